@@ -11,13 +11,14 @@ import msgspec
 
 from nova import exception
 from nova.objects.base import Object
+from nova.objects.networks.network import VIF
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.moves import MigrationProgress, MigrationSource, MigrationTarget
 from nova.operations.framework import on_host
-from nova.operations.framework.base import CONDUCTOR, NETWORK, connects_volumes, step
+from nova.operations.framework.base import CONDUCTOR, NETWORK, Step, connects_volumes, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 from nova.operations.moves import Move, MoveData
@@ -37,7 +38,7 @@ class LiveMigrateRequest(Object, kw_only=True):
 
 class LiveMigrateData(MoveData, kw_only=True):
     """``arrived``: the guest runs on the destination and cannot return. ``left``: the source has removed the guest.
-    ``follows``: it arrived although the source failed to report it; its interfaces must still be bound there.
+    ``vifs``: the interfaces of an external service as the destination plugs them.
     ``refusals``: number of hosts that could not take the guest; ``refusal``: the last reason."""
 
     block_migration: bool | None = None
@@ -45,7 +46,7 @@ class LiveMigrateData(MoveData, kw_only=True):
     target: MigrationTarget | None = None
     arrived: bool = False
     left: bool = False
-    follows: bool = False
+    vifs: list[VIF] = []
     refusals: int = 0
     refusal: str = ""
 
@@ -82,9 +83,9 @@ class LiveMigrate(Move):
 
     bind_volumes = Move.bind_volumes
 
-    @step(CONDUCTOR, undo="bind", external=NETWORK, when="follows")
-    def unbound(self, ctl: Control) -> None:
-        """Do nothing. The compensation binds the interfaces to the destination if the guest arrived there."""
+    @step(CONDUCTOR, undo="bind_where_it_runs", external=NETWORK, when="outside_interfaces", journaled_as="unbound")
+    def bind_also(self, ctl: Control) -> None:
+        self.data.vifs = ctl.outside_interfaces.bind_also(self.data.host)
 
     @step("source", event="compute_check_can_live_migrate_source", task_state=states.MIGRATING, undo="close",
           results=("described",), undo_results=("left",))
@@ -92,15 +93,16 @@ class LiveMigrate(Move):
         host.result(described=host.driver.live_source.check(host.instance))
 
     @step("host", event="compute_pre_live_migration", task_state=states.MIGRATING, undo="rollback", evict=True,
-          results=("target",), undo_results=("arrived", "follows"))
+          results=("target",), undo_results=("arrived",))
     @connects_volumes
     def make_room(self, host: HostContext) -> None:
         # Floating addresses are routed to the host where the guest runs, so they move after the guest.
         host.rules = msgspec.structs.replace(host.rules, floating={})
-        on_host.connect(host)
+        arriving = self._as_plugged_there(host.instance)
+        on_host.connect(host, arriving)
         # do not trust the host name that the source reported
         described = msgspec.structs.replace(self.data.described, host=self.data.source)
-        host.result(target=host.driver.live_target.prepare(host.instance, described, self.data.block_migration))
+        host.result(target=host.driver.live_target.prepare(arriving, described, self.data.block_migration))
 
     @step(CONDUCTOR)
     def depart(self, ctl: Control) -> None:
@@ -123,7 +125,7 @@ class LiveMigrate(Move):
 
     @step(CONDUCTOR, external=NETWORK, when="outside_interfaces")
     def bind(self, ctl: Control) -> None:
-        ctl.outside_interfaces.bind(self.data.host)
+        ctl.outside_interfaces.bind(self.data.host, self.data.source)
 
     @step("host", event="compute_post_live_migration_at_destination", task_state=states.MIGRATING)
     @connects_volumes
@@ -145,6 +147,16 @@ class LiveMigrate(Move):
         else:
             super().unbind_volumes(ctl)
 
+    def clean_up(self, of: Step, ctl: Control) -> None:
+        host = ctl.instance.host
+        if of.external == NETWORK and host and not ctl.instance.deleted:
+            ctl.outside_interfaces.bind(host, *({self.data.source, self.data.host} - {host, ""}))
+        else:
+            super().clean_up(of, ctl)
+
+    def _as_plugged_there(self, instance: Instance) -> Instance:
+        return msgspec.structs.replace(instance, network_info=self.data.vifs or instance.network_info)
+
     def _shared(self) -> bool:
         return self.data.target is not None and self.data.target.shared
 
@@ -157,7 +169,7 @@ class LiveMigrate(Move):
     def may_retry(self, failure: Failure) -> bool:
         """Return True if the next host is to be tried: no host was named, and this one could not take the guest."""
         data: LiveMigrateData = self.data
-        if super().may_retry(failure):
+        if super().may_retry(failure) or failure.kind == exception.PortBindingFailed.__name__:
             return True
         named = data.spec.force_host or data.spec.requested_host
         # Without a description the source refused; with a target the destination had accepted.
@@ -195,11 +207,17 @@ class LiveMigrate(Move):
         # Guests of an unfinished migration are not listed.
         if self.data.arrived or any(guest.uuid == host.instance.uuid for guest in host.driver.guests.all()):
             host.driver.live_target.finish(host.instance)
-            host.result(arrived=True, follows=self.data.outside_interfaces)
+            host.result(arrived=True)
             on_host.report_guest(host)
             return
         host.driver.live_target.rollback(host.instance, self.data.target or MigrationTarget(host=self.data.host))
-        on_host.disconnect(host)
+        on_host.disconnect(host, self._as_plugged_there(host.instance))
+
+    def bind_where_it_runs(self, ctl: Control) -> None:
+        if self.data.arrived:
+            self.bind(ctl)
+        else:
+            ctl.outside_interfaces.bind(self.data.source, self.data.host)
 
     def unplace(self, ctl: Control) -> None:
         if not self.data.arrived:

@@ -22,7 +22,7 @@ from nova.objects.images.image import Image
 from nova.rpcapi.networks import Networks
 from nova.rpcapi.volumes import Volumes
 from tests.functional.client import Client, Failed, wait_for
-from tests.functional.several_hosts import SECOND, Held, Pair, nothing_used, service_of, wait_scheduler
+from tests.functional.several_hosts import SECOND, Held, Pair, nothing_used, service_of, usage_now, wait_scheduler
 from tests.statement_counter import StatementCounter
 from tests.unit.databases import unfinished
 
@@ -166,7 +166,8 @@ def second(suite, admin, flavor, image_id):
     service = ComputeService(transport, host=SECOND)
     service.start()
     wait_scheduler(suite, SECOND, True)
-    wait_for(lambda: nothing_used(suite), reason="the scheduler has received empty usage of both hosts")
+    wait_for(lambda: nothing_used(suite), reason=lambda: (
+        f"the scheduler has received empty usage of both hosts; usage now: {usage_now(suite)}"))
     yield service
     service.machine.driver.behaviour.failure.clear()
     service.machine.driver.behaviour.latency.clear()

@@ -33,9 +33,14 @@ def wait_scheduler(suite, host, usable):
     wait_for(matches, reason=f"usability of {host} in the scheduler: {usable}")
 
 
-def nothing_used(suite):
+def usage_now(suite):
+    """Return (servers, consecutive failed builds) of the hosts that the scheduler considers alive."""
     with suite.scheduler.fleet.view() as view:
-        return not any(view.num_instances[view.alive]) and not any(view.failed_builds[view.alive])
+        return view.num_instances[view.alive].tolist(), view.failed_builds[view.alive].tolist()
+
+
+def nothing_used(suite):
+    return not any(any(numbers) for numbers in usage_now(suite))
 
 
 def migration_of(admin, uuid):

@@ -17,12 +17,16 @@ from nova import exception
 from nova.common import plain_ip
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.network.neutron.api import NeutronApi, Raw
+from nova.network.neutron.api import NeutronApi, NotAllowed, Raw
 from nova.objects.networks.network import SLAAC, VIF, FixedIp, HostRoute, NetworkRequest
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.contexts import ServiceControl
 
 LOG = logging.getLogger(__name__)
+
+# The extension for inactive bindings, and the key of a profile that names the destination of a live migration.
+_BINDINGS = "binding-extended"
+_DESTINATION = "migrating_to"
 
 
 class NeutronAllocator:
@@ -145,12 +149,38 @@ class NeutronServerInterfaces:
         return port
 
     # --- binding -----------------------------------------------------------------------------------------
-    def bind(self, host: str) -> None:
+    def bind_also(self, host: str) -> list[VIF]:
+        if not self._api.has(self._ctx, _BINDINGS):
+            return self._server.network_info
+        return [self._bind_also(vif, host) for vif in self._server.network_info]
+
+    def _bind_also(self, vif: VIF, host: str) -> VIF:
+        """Create an inactive binding. OVN needs the destination in the profile of the active one; it then connects the
+        interface there as soon as the guest sends its first packet."""
+        try:
+            self._api.update_port(self._ctx, vif.id, {"binding:profile": {**vif.profile, _DESTINATION: host}})
+            binding = self._api.create_binding(
+                self._ctx, vif.id, {"host": host, "vnic_type": vif.vnic_type, "profile": vif.profile})
+        except exception.PortNotFound:
+            return vif  # bind() removes it
+        except NotAllowed as error:
+            raise exception.MigrationPreCheckError(
+                reason=f"the account of [neutron] needs the role service: {error}") from error
+        if binding["vif_type"] != "ovs":
+            raise exception.PortBindingFailed(port_id=vif.id)
+        return _bound_as(vif, binding["vif_type"], binding["vif_details"])
+
+    def bind(self, host: str, *leaves: str) -> None:
+        several = bool(leaves) and self._api.has(self._ctx, _BINDINGS)
         bound: dict[str, VIF] = {}
         deleted_ports = set()
         for vif in self._server.network_info:
             try:
-                bound[vif.id] = self._bind(vif, host)
+                if several:
+                    self._api.activate_binding(self._ctx, vif.id, host)
+                bound[vif.id] = self._bind(vif, host, {"binding:profile": vif.profile} if several else None)
+                for other in leaves if several else ():
+                    self._api.delete_binding(self._ctx, vif.id, other)
             except exception.PortNotFound:
                 # The port was deleted and the event was lost. Keep the server running without the port.
                 LOG.warning("[instance: %s] Port %s was deleted; the server continues without it", self._server.uuid,
@@ -296,12 +326,16 @@ def _vif(port: Raw, network: Raw, subnets: dict[str, Raw], request: NetworkReque
 
 
 def _bound(vif: VIF, port: Raw) -> VIF:
-    details: dict[str, Any] = port.get("binding:vif_details") or {}
     active = port.get("status") == "ACTIVE" or not port.get("admin_state_up", True)
     return msgspec.structs.replace(
-        vif, vif_type=port.get("binding:vif_type") or "unbound", vnic_type=port.get("binding:vnic_type") or "normal",
-        details=details, profile=port.get("binding:profile") or {},
-        bridge=str(details.get("bridge_name") or CONF.neutron.ovs_bridge), active=active, awaits_plug=not active)
+        _bound_as(vif, port.get("binding:vif_type"), port.get("binding:vif_details")),
+        vnic_type=port.get("binding:vnic_type") or "normal", profile=port.get("binding:profile") or {},
+        active=active, awaits_plug=not active)
+
+
+def _bound_as(vif: VIF, vif_type: str | None, details: dict[str, Any] | None) -> VIF:
+    bridge = str((details or {}).get("bridge_name") or CONF.neutron.ovs_bridge)
+    return msgspec.structs.replace(vif, vif_type=vif_type or "unbound", details=details or {}, bridge=bridge)
 
 
 def _fixed_ip(fixed: Raw, subnets: dict[str, Raw]) -> FixedIp:

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+import urllib.parse
 from collections.abc import Mapping
 from typing import Annotated, Any, Required, TypedDict
 
@@ -68,6 +69,12 @@ class _Extension(TypedDict):
     alias: str
 
 
+class _Binding(TypedDict):
+    host: str
+    vif_type: str | None
+    vif_details: dict[str, Any] | None
+
+
 class _SecurityGroup(TypedDict):
     id: _Id
     name: str
@@ -75,7 +82,7 @@ class _SecurityGroup(TypedDict):
 
 _SHAPES: dict[str, Any] = {
     "port": _Port, "ports": list[_Port], "network": _Network, "networks": list[_Network], "subnets": list[_Subnet],
-    "security_groups": list[_SecurityGroup], "extensions": list[_Extension]}
+    "binding": _Binding, "security_groups": list[_SecurityGroup], "extensions": list[_Extension]}
 
 
 class NeutronApi:
@@ -142,6 +149,33 @@ class NeutronApi:
         with contextlib.suppress(exception.NotFound):
             self._request(ctx, "DELETE", f"/ports/{uuid}")
 
+    # --- bindings to further hosts (extension binding-extended) ----------------------------------------
+    def create_binding(self, ctx: RequestContext, port: str, wanted: Raw) -> Raw:
+        """Create an inactive binding of a port, or get the one that exists, and return it. Raises PortNotFound,
+        PortBindingFailed."""
+        try:
+            return self._request(ctx, "POST", f"/ports/{port}/bindings", "binding",  # type: ignore[no-any-return]
+                                 json={"binding": wanted})
+        except exception.NotFound as error:
+            raise exception.PortNotFound(port_id=port) from error
+        except exception.Conflict:
+            return self._request(ctx, "GET", self._binding(port, wanted["host"]), "binding")  # type: ignore[no-any-return]
+
+    def activate_binding(self, ctx: RequestContext, port: str, host: str) -> None:
+        """Activate the binding of a port to this host; the active one becomes inactive. Succeeds if the binding is
+        active or does not exist."""
+        with contextlib.suppress(exception.NotFound, exception.Conflict):
+            self._request(ctx, "PUT", f"{self._binding(port, host)}/activate")
+
+    def delete_binding(self, ctx: RequestContext, port: str, host: str) -> None:
+        """Delete the binding of a port to this host. Succeeds if it does not exist."""
+        with contextlib.suppress(exception.NotFound):
+            self._request(ctx, "DELETE", self._binding(port, host))
+
+    @staticmethod
+    def _binding(port: str, host: str) -> str:
+        return f"/ports/{port}/bindings/{urllib.parse.quote(host, safe='')}"
+
     def _request(self, ctx: RequestContext, method: str, path: str, key: str = "", token: str | None = None,
                  headers: Mapping[str, str] | None = None, **more: Any) -> Any:
         """Send a request and return the value under ``key`` of the response, checked against its shape."""
@@ -153,6 +187,10 @@ class NeutronApi:
             return decode_response(response, _SHAPES[key], key) if key else None
         except Unreachable as error:
             raise exception.NetworkServiceUnavailable(reason=str(error)) from error
+
+
+class NotAllowed(exception.NetworkServiceUnavailable):
+    """The account of [neutron] lacks the right for a request."""
 
 
 class _RevisionMismatch(Exception):
@@ -174,6 +212,8 @@ def _check(response: requests.Response, user: bool) -> None:
         raise exception.InvalidInput(reason=message)
     if user and status in (401, 403):
         raise exception.Forbidden(message)
+    if status == 403:
+        raise NotAllowed(reason=f"it refused a request of Nova's own account: {message}")
     raise exception.NetworkServiceUnavailable(reason=f"the service responded with status {status}")
 
 

@@ -47,8 +47,13 @@ class OutsideInterfaces(Interfaces, Protocol):
     def give_back(self, wanted: NetworkRequest | None) -> None:
         """Undo an add() that may be incomplete."""
 
-    def bind(self, host: str) -> None:
-        """Bind all interfaces of the instance to this host; during a move each of the two hosts has a binding.
+    def bind_also(self, host: str) -> list[VIF]:
+        """Bind all interfaces of the instance to this host, too, and return them as this host has to plug them. The
+        present bindings stay active, and the row does not change. Raises PortBindingFailed, MigrationPreCheckError
+        (Nova lacks the right)."""
+
+    def bind(self, host: str, *leaves: str) -> None:
+        """Bind all interfaces of the instance to this host, and remove their bindings to the hosts ``leaves``.
         Interfaces that no longer exist are removed from the instance. Raises PortBindingFailed."""
 
     def unbind(self) -> None:

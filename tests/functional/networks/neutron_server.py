@@ -16,8 +16,9 @@ _SINGULAR = {"ports": "port", "networks": "network", "subnets": "subnet", "secur
 class NeutronServer:
     """A server with injected faults.
 
-    ``faults``: statuses of the next responses, by (method, kind). A negative status is returned as a positive number,
-    after the request was executed. ``twists``: functions that replace the next successful responses, by (method, kind).
+    ``faults``: statuses of the next responses, by (method, kind); "bindings" is the kind of the bindings of ports. A
+    negative status is returned as a positive number, after the request was executed. ``twists``: functions that replace
+    the next successful responses, by (method, kind).
     """
 
     def __init__(self):
@@ -28,6 +29,8 @@ class NeutronServer:
         self.calls = []
         # Aliases of the enabled extensions; the bodies of all updates of ports, and their tokens.
         self.extensions, self.changes, self.tokens = [], [], []
+        # The inactive bindings of ports, by port and host.
+        self.bindings = {}
         handler = type("Handler", (_Handler,), {"neutron": self})
         self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True
@@ -107,8 +110,35 @@ class NeutronServer:
         return [row for row in self.rows[kind].values()
                 if project is None or row.get("shared") or row.get("tenant_id", project) == project]
 
+    def _answer_binding(self, method, port, host, verb, body):
+        """Return (status, body) of a request about the bindings of a port (extension binding-extended)."""
+        inactive = self.bindings.setdefault(port["id"], {})
+        active = {"host": port["binding:host_id"], "vif_type": port["binding:vif_type"],
+                  "vif_details": port["binding:vif_details"], "profile": port["binding:profile"]}
+        if method == "POST":
+            wanted = body["binding"]
+            if wanted["host"] in (active["host"], *inactive):
+                raise _Refused(409, "PortBindingAlreadyExists", "Binding exists already")
+            bad = wanted["host"].startswith("bad")
+            inactive[wanted["host"]] = {**wanted, "vif_type": "binding_failed" if bad else "ovs",
+                                        "vif_details": {} if bad else {"bridge_name": "br-int", "port_filter": True}}
+            return 201, {"binding": inactive[wanted["host"]]}
+        if host == active["host"] and verb == "activate":
+            raise _Refused(409, "PortBindingAlreadyActive", "Binding is active already")
+        if host not in inactive:
+            raise _Refused(404, "PortBindingNotFound", "Binding could not be found")
+        if method == "DELETE":
+            del inactive[host]
+            return 204, None
+        if verb == "activate":
+            made, inactive[active["host"]] = inactive.pop(host), active
+            port.update({"binding:host_id": host, **{f"binding:{name}": made[name] for name in (
+                "vif_type", "vif_details", "profile")}})
+            return 200, {"binding": made}
+        return 200, {"binding": inactive[host]}
+
     # --- requests ----------------------------------------------------------------------------------
-    def answer(self, method, kind, row_id, query, body, headers):
+    def answer(self, method, kind, row_id, rest, query, body, headers):
         """Return (status, body) of the response."""
         if kind == "extensions":
             return 200, {"extensions": [{"alias": alias, "name": alias} for alias in self.extensions]}
@@ -119,7 +149,7 @@ class NeutronServer:
         with self.lock:
             self.calls.append((method, kind, token))
             name = _SINGULAR[kind]
-            if method == "POST":
+            if method == "POST" and not rest:
                 return 201, {name: self._create(kind, body[name], project)}
             if row_id is None:
                 return 200, {kind.replace("-", "_"): [row for row in self._visible(kind, project)
@@ -128,8 +158,11 @@ class NeutronServer:
             row = next((row for row in self._visible(kind, project) if row["id"] == row_id), None)
             if row is None:
                 raise _Refused(404, f"{name.title()}NotFound", f"{name.title()} {row_id} could not be found.")
+            if rest:
+                return self._answer_binding(method, row, *(*rest[1:], None, None)[:2], body)
             if method == "DELETE":
                 del self.rows[kind][row_id]
+                self.bindings.pop(row_id, None)
                 return 204, None
             if method == "PUT":
                 self.changes.append(body[name])
@@ -161,17 +194,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         parts = url.path.strip("/").split("/")[1:]
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
-        kind, row_id = (*parts, None, None)[:2]
-        faults = self.neutron.faults.get((self.command, kind), [])
+        kind, row_id, *rest = (*parts, None, None)[:max(2, len(parts))]
+        fault_key = (self.command, "bindings" if rest else kind)
+        faults = self.neutron.faults.get(fault_key, [])
         fault = faults.pop(0) if faults else None
         try:
             if fault and fault > 0:
                 raise _Refused(fault, "Broken", "It is broken.")
-            status, answer = self.neutron.answer(self.command, kind, row_id, urllib.parse.parse_qsl(url.query), body,
-                                                 self.headers)
+            status, answer = self.neutron.answer(self.command, kind, row_id, rest, urllib.parse.parse_qsl(url.query),
+                                                 body, self.headers)
             if fault:
                 raise _Refused(-fault, "Broken", "It is broken, and done.")
-            twists = self.neutron.twists.get((self.command, kind))
+            twists = self.neutron.twists.get(fault_key)
             answer = twists.pop(0)(answer) if twists else answer
         except _Refused as refused:
             status, error, message = refused.args

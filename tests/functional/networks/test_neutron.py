@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from nova import exception
 from nova.conf import CONF, register_external_services
 from nova.db.servers import servers
 from nova.metadata.openstack import network_data
@@ -15,7 +16,7 @@ from tests.functional.conftest import remove_servers
 from tests.functional.networks.neutron_server import NeutronServer
 from tests.functional.networks.test_plugging import tell
 from tests.functional.servers.test_interfaces import attach, attached, refused, wait_idle
-from tests.functional.several_hosts import migration_of, set_service, wait_scheduler
+from tests.functional.several_hosts import migration_of, newest_action, set_service, wait_scheduler
 
 
 @pytest.fixture
@@ -352,6 +353,93 @@ def test_port_binding_follows_a_guest_when_its_source_host_is_lost(
         go.set()
         wait_for(lambda: not second.runner.busy(server), 60, "the delayed host has finished its order")
         set_service(admin, second.host, forced_down=False)
+
+
+@pytest.fixture
+def moving(suite, admin, neutron, second, server):
+    """Return (source, destination) of a server whose service can bind ports to two hosts."""
+    neutron.extensions.append("binding-extended")
+    suite.conductor.core.allocator = NeutronAllocator()  # has read no extensions yet
+    source = admin.server(server)["OS-EXT-SRV-ATTR:host"]
+    return source, ({suite.compute.host, second.host} - {source}).pop()
+
+
+def live_migrate(admin, server, host=None):
+    admin.action(server, "os-migrateLive", {"host": host, "block_migration": "auto"})
+
+
+def ports_of(neutron):
+    """Return (host, inactive hosts, profile) of the only port."""
+    port, = neutron.ports()
+    return port["binding:host_id"], list(neutron.bindings.get(port["id"], {})), port["binding:profile"]
+
+
+def test_live_migration_binds_ports_to_both_hosts_and_leaves_the_source(
+        suite, admin, neutron, second, moving, server, monkeypatch):
+    source, destination = moving
+    driver, during = {host.host: host.machine.driver for host in (suite.compute, second)}[source], []
+    migrate = driver.live_source.migrate
+
+    def observe(*arguments):
+        during.append(ports_of(neutron))
+        migrate(*arguments)
+
+    monkeypatch.setattr(driver.live_source, "migrate", observe)
+    live_migrate(admin, server)
+    wait_for(lambda: admin.server(server)["OS-EXT-SRV-ATTR:host"] == destination)
+    admin.wait(server, "ACTIVE")
+    wait_for(lambda: migration_of(admin, server)["status"] == "completed")
+    assert during == [(source, [destination], {"migrating_to": destination})]
+    assert ports_of(neutron) == (destination, [], {})
+
+
+def test_failed_live_migration_removes_the_second_binding(suite, admin, neutron, second, moving, server, monkeypatch):
+    source, _destination = moving
+    driver = {host.host: host.machine.driver for host in (suite.compute, second)}[source]
+
+    def fail(*_arguments):
+        raise exception.MigrationError(reason="cable pulled")
+
+    monkeypatch.setattr(driver.live_source, "migrate", fail)
+    live_migrate(admin, server)
+    wait_for(lambda: migration_of(admin, server)["status"] == "failed")
+    assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == source
+    assert ports_of(neutron) == (source, [], {})
+
+
+def test_refused_binding_of_the_destination_stops_the_migration_before_the_host_prepares(
+        admin, neutron, moving, server):
+    source, _destination = moving
+    neutron.twists["POST", "bindings"] = [lambda answer: {"binding": {
+        **answer["binding"], "vif_type": "binding_failed", "vif_details": {}}}]
+    live_migrate(admin, server)
+    wait_for(lambda: migration_of(admin, server)["status"] == "error")
+    assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == source
+    assert ports_of(neutron) == (source, [], {})
+
+
+def test_missing_service_role_refuses_the_migration_with_the_reason(admin, neutron, moving, server):
+    source, _destination = moving
+    neutron.faults["PUT", "ports"] = [403]
+    live_migrate(admin, server)
+    wait_for(lambda: migration_of(admin, server)["status"] == "error")
+    events = newest_action(admin, server, "live-migration")["events"]
+    assert any("the account of [neutron] needs the role service" in (event.get("details") or "") for event in events)
+    assert ports_of(neutron) == (source, [], {})
+
+
+@pytest.mark.parametrize("request_", [("POST", "bindings"), ("PUT", "bindings"), ("DELETE", "bindings"),
+                                      ("PUT", "ports")], ids="-".join)
+@pytest.mark.parametrize("status", [503, -503])
+def test_repeated_requests_for_bindings_end_in_one_binding(admin, neutron, moving, server, request_, status):
+    """A negative status: the request was executed, but its response was lost."""
+    _source, destination = moving
+    neutron.faults[request_] = [status]
+    live_migrate(admin, server)
+    wait_for(lambda: admin.server(server)["OS-EXT-SRV-ATTR:host"] == destination)
+    admin.wait(server, "ACTIVE")
+    assert ports_of(neutron) == (destination, [], {})
+    assert neutron.faults[request_] == []
 
 
 def without_its_first_port(neutron, server):
