@@ -5,7 +5,7 @@ set -euo pipefail
 
 DEVSTACK_DIR=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 REPO=$(dirname "$DEVSTACK_DIR")
-for file in common config packages python supervisor rabbitmq database keystone glance cinder libvirt guest_image nova hosts cloud; do
+for file in common config packages python supervisor rabbitmq database keystone glance cinder neutron libvirt guest_image nova hosts cloud; do
     # shellcheck source=/dev/null
     . "$DEVSTACK_DIR/lib/$file.sh"
 done
@@ -47,6 +47,11 @@ start_infrastructure() {
     prepare_glance
     start_task keystone-database sync_keystone
     start_task glance-database sync_glance
+    if neutron_wanted; then
+        prepare_neutron
+        start_switch
+        start_task neutron-database sync_neutron
+    fi
     if is_true "$NOVA_ENABLED"; then
         prepare_nova
         start_task nova-database sync_nova
@@ -79,6 +84,13 @@ start_volumes() {
     prepare_cinder
     sync_cinder
     start_cinder
+}
+
+start_network_service() {
+    step "Neutron"
+    check_port neutron-api "$NEUTRON_PORT" NEUTRON_PORT
+    finish_task neutron-database "Neutron's database"
+    start_neutron
 }
 
 start_nova() { # start Nova's services in the background
@@ -131,6 +143,7 @@ install_everything
 start_infrastructure
 start_identity_and_images
 if cinder_wanted; then start_volumes; fi
+if neutron_wanted; then start_network_service; fi
 if is_true "$NOVA_ENABLED"; then
     finish_nova
     step "Flavors, key pair and network"

@@ -5,7 +5,7 @@ set -euo pipefail
 
 DEVSTACK_DIR=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 REPO=$(dirname "$DEVSTACK_DIR")
-for file in common config supervisor cinder libvirt networks hosts; do
+for file in common config supervisor cinder neutron libvirt networks hosts; do
     # shellcheck source=/dev/null
     . "$DEVSTACK_DIR/lib/$file.sh"
 done
@@ -36,6 +36,7 @@ remove_guests
 remove_networks
 step "Stopping the other services"
 kill_supervisor
+remove_switch
 remove_hosts
 unmount_all
 step "Removing files"

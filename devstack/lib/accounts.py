@@ -2,7 +2,7 @@
 
 Used by devstack and by the Keystone container image (tools/images). Required environment variables: OS_* of an
 administrator, OS_REGION_NAME, SERVICE_PASSWORD, GLANCE_URL and NOVA_URL. Optional:
-DEMO_PASSWORD, CINDER_URL, and the internal endpoints GLANCE_INTERNAL_URL and NOVA_INTERNAL_URL.
+DEMO_PASSWORD, CINDER_URL, NEUTRON_URL, and the internal endpoints GLANCE_INTERNAL_URL and NOVA_INTERNAL_URL.
 """
 
 import os
@@ -20,6 +20,11 @@ if os.environ.get("CINDER_URL"):
     # Nova's conductors manage volumes of all projects, with a dedicated account.
     ROLES |= {"cinder": ("service",), "nova-volumes": ("service", "admin")}
     CATALOGUE["cinder"] = ("block-storage", os.environ["CINDER_URL"] + "/v3/%(project_id)s")
+
+if os.environ.get("NEUTRON_URL"):
+    # Nova's conductors bind ports of all projects.
+    ROLES |= {"neutron": ("service", "admin"), "nova-networks": ("service", "admin")}
+    CATALOGUE["neutron"] = ("network", os.environ["NEUTRON_URL"])
 
 
 def project(identity, name):

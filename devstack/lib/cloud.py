@@ -5,6 +5,7 @@ All commands are idempotent: they do not change resources that already match.
 
 import argparse
 import hashlib
+import ipaddress
 import os
 import pathlib
 import sys
@@ -89,8 +90,44 @@ def create_keypair(cloud, options):
     say(f"key pair {options.name}")
 
 
+def create_neutron_networks(cloud, options):
+    """Create an external network, a network for the servers of all projects, and a router between them."""
+    network = cloud.network
+    public = network.find_network(options.pool) or network.create_network(
+        name=options.pool, is_router_external=True, is_default=True, provider_network_type="flat",
+        provider_physical_network="public")
+    network.find_subnet(options.pool) or network.create_subnet(
+        name=options.pool, network_id=public.id, cidr=options.range, ip_version=4, is_dhcp_enabled=False,
+        gateway_ip=str(next(ipaddress.ip_network(options.range).hosts())))
+    private = network.find_network(options.name) or network.create_network(name=options.name, is_shared=True)
+    subnet = network.find_subnet(options.name) or network.create_subnet(
+        name=options.name, network_id=private.id, cidr=options.cidr, ip_version=4, dns_nameservers=options.dns)
+    router = network.find_router(options.name) or network.create_router(
+        name=options.name, external_gateway_info={"network_id": public.id})
+    if not list(network.ports(device_id=router.id, network_id=private.id)):
+        network.add_interface_to_router(router, subnet_id=subnet.id)
+    say(f"networks {options.name}: {options.cidr}, {options.pool}: {options.range} (external)")
+
+
+def open_neutron_group(cloud):
+    """Allow ssh and ping to the servers of this project in Neutron."""
+    project = cloud.current_project_id
+    group = next(cloud.network.security_groups(project_id=project, name="default"))
+    existing = {(rule.protocol, rule.port_range_min) for rule in cloud.network.security_group_rules(
+        security_group_id=group.id, direction="ingress") if rule.remote_ip_prefix}
+    for protocol, port in (("tcp", 22), ("icmp", None)):
+        if (protocol, port) not in existing:
+            cloud.network.create_security_group_rule(
+                security_group_id=group.id, direction="ingress", protocol=protocol, port_range_min=port,
+                port_range_max=port, remote_ip_prefix="0.0.0.0/0")
+
+
 def open_group(cloud, options):
     """Allow ssh and ping to the servers of this project. The default security group blocks both."""
+    if cloud.has_service("network"):
+        open_neutron_group(cloud)
+        say(f"project {cloud.config.auth['project_name']}: ssh and ping are allowed")
+        return
     groups = checked_json(cloud.compute.get("/os-security-groups", microversion="2.1"))["security_groups"]
     group = next(group for group in groups if group["name"] == "default")
     existing = {(rule["ip_protocol"], rule["from_port"]) for rule in group["rules"]}
@@ -228,10 +265,11 @@ def main():
         sub.set_defaults(function=function)
         for argument in arguments:
             sub.add_argument(argument, type=int if argument == "seconds" else str,
-                             nargs="+" if argument == "hosts" else None)
+                             nargs={"hosts": "+", "dns": "*"}.get(argument))
 
     command("images", upload_images, "directory")
     command("prepare", prepare, "host", "seconds", "name", "public_key")
+    command("neutron-networks", create_neutron_networks, "name", "cidr", "pool", "range", "dns")
     command("wait-compute", wait_compute, "seconds", "hosts")
     command("boot", boot, "name", "flavor", "image", "key", "host")
     options = parser.parse_args()

@@ -22,6 +22,10 @@ create_cloud() {
 }
 
 create_networks() {
+    if neutron_wanted; then
+        cloud neutron-networks "$NETWORK_NAME" "$NETWORK_CIDR" "$FLOATING_POOL" "$FLOATING_RANGE" ${NETWORK_DNS:+"$NETWORK_DNS"}
+        return
+    fi
     create_network
     create_floating_pool
 }

@@ -33,6 +33,9 @@ load_options() {
 
     NOVA_CINDER=${NOVA_CINDER:-False}
     # SQLite does not support the concurrent writes of Cinder's processes
+    NOVA_NETWORK=${NOVA_NETWORK:-linuxnet}
+    # Neutron's migrations support neither SQLite nor, any more, PostgreSQL.
+    [ "$NOVA_NETWORK" = linuxnet ] || NOVA_DATABASE=${NOVA_DATABASE:-mysql}
     [ "$NOVA_CINDER" = True ] && NOVA_DATABASE=${NOVA_DATABASE:-mysql} || NOVA_DATABASE=${NOVA_DATABASE:-sqlite}
     NOVA_ENABLED=${NOVA_ENABLED:-True}
     NOVA_API_WORKERS=${NOVA_API_WORKERS:-2}
@@ -50,6 +53,7 @@ load_options() {
     KEYSTONE_PORT=${KEYSTONE_PORT:-5000}
     GLANCE_PORT=${GLANCE_PORT:-9292}
     CINDER_PORT=${CINDER_PORT:-8776}
+    NEUTRON_PORT=${NEUTRON_PORT:-9696}
     NOVA_API_PORT=${NOVA_API_PORT:-8774}
     NOVA_METADATA_PORT=${NOVA_METADATA_PORT:-8775}
     NOVA_NOVNCPROXY_PORT=${NOVA_NOVNCPROXY_PORT:-6080}
@@ -74,6 +78,7 @@ load_options() {
     KEYSTONE_URL=http://$SERVICE_HOST:$KEYSTONE_PORT/v3
     GLANCE_URL=http://$SERVICE_HOST:$GLANCE_PORT
     CINDER_URL=http://$SERVICE_HOST:$CINDER_PORT
+    NEUTRON_URL=http://$SERVICE_HOST:$NEUTRON_PORT
     NOVA_URL=http://$SERVICE_HOST:$NOVA_API_PORT/v2.1
 }
 
@@ -103,6 +108,13 @@ check_options() {
         esac
     done
     [ "$NOVA_CINDER $NOVA_DATABASE" != "True sqlite" ] || die "NOVA_DATABASE=sqlite: choose mysql or postgresql for NOVA_CINDER=True"
+    case "$NOVA_NETWORK $NOVA_DATABASE $NOVA_HOSTS" in
+        linuxnet* | "neutron mysql 1") ;;
+        "neutron mysql "*) die "NOVA_HOSTS=$NOVA_HOSTS: choose 1 for NOVA_NETWORK=neutron" ;;
+        neutron*) die "NOVA_DATABASE=$NOVA_DATABASE: choose mysql for NOVA_NETWORK=neutron" ;;
+        *) die "NOVA_NETWORK=$NOVA_NETWORK: choose linuxnet or neutron" ;;
+    esac
+    [ "$NOVA_NETWORK" = linuxnet ] || [ -n "$FLOATING_RANGE" ] || die "FLOATING_RANGE is empty: NOVA_NETWORK=neutron needs it as its external network"
     case "$LIBVIRT_TYPE" in
         auto | qemu | kvm) ;;
         *) die "LIBVIRT_TYPE=$LIBVIRT_TYPE: choose auto, qemu or kvm" ;;

@@ -2,7 +2,7 @@
 # The database: SQLite files, or a dedicated PostgreSQL or MariaDB server with its data below DATA_DIR.
 # DATABASE_SERVICE is the name of the server's supervisor program, empty for SQLite.
 
-DATABASES="nova keystone glance cinder"
+DATABASES="nova keystone glance cinder neutron"
 
 prepare_database() {
     DATABASE_SERVICE=

@@ -87,6 +87,7 @@ wait_for_keystone() {
 create_accounts() { # create projects, users, role assignments and the service catalog
     local log=$DATA_DIR/logs/stack/accounts.log
     SERVICE_PASSWORD=$SERVICE_PASSWORD DEMO_PASSWORD=$DEMO_PASSWORD GLANCE_URL=$GLANCE_URL NOVA_URL=$NOVA_URL CINDER_URL=$(! cinder_wanted || echo "$CINDER_URL") \
+        NEUTRON_URL=$(! neutron_wanted || echo "$NEUTRON_URL") \
         as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/accounts.py" > "$log" 2>&1 || die "creating the accounts failed" "$log"
 }
 

@@ -77,7 +77,8 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 	[libvirt]
 	virt_type = $VIRT_TYPE
 	[network]
-	driver = linuxnet
+	driver = $NOVA_NETWORK
+	$(nova_conf_of_neutron)
 	[image]
 	driver = glance
 	[glance]
@@ -93,6 +94,7 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 	$(keystone_authtoken nova)
 	$(nova_conf_of_cinder)
 	[metadata]
+	$(! neutron_wanted || echo "metadata_proxy_shared_secret = $METADATA_SECRET")
 	listen = $SERVICE_HOST
 	port = $NOVA_METADATA_PORT
 	[vnc]

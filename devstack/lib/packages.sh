@@ -17,6 +17,7 @@ service_packages() {
     echo iproute2 nftables dnsmasq-base procps openssh-client
     # the guest image
     echo dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod
+    ! neutron_wanted || neutron_packages
     case "$NOVA_DATABASE" in
         postgresql) echo postgresql ;;
         mysql) echo mariadb-server ;;

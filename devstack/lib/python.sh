@@ -8,6 +8,7 @@ PYTHON_PACKAGES="keystone>=30,<31 glance>=33,<34 python-openstackclient>=10,<11 
 install_python() {
     local wanted extras=libvirt,cli
     if cinder_wanted; then PYTHON_PACKAGES+=" cinder>=29,<30" extras+=,cinder; fi
+    if neutron_wanted; then PYTHON_PACKAGES+=" neutron>=29,<30"; fi
     wanted=$({ echo "$PYTHON_PACKAGES $NOVA_ENABLED $REPO $("$PYTHON" --version)"; digest "$REPO/setup.cfg" "$REPO/constraints.txt" "$REPO/pyproject.toml"; } |
         sha256sum | cut -c1-16)
     if stamp_is python "$wanted" && [ -x "$VENV/bin/supervisord" ]; then

@@ -156,31 +156,41 @@ class NeutronServerInterfaces:
 
     def _bind_also(self, vif: VIF, host: str) -> VIF:
         """Create an inactive binding. OVN needs the destination in the profile of the active one; it then connects the
-        interface there as soon as the guest sends its first packet."""
+        interface there as soon as the guest sends its first packet. Activating the active binding changes nothing, but
+        shows now, not after the guest has moved, whether Nova has the right."""
         try:
             self._api.update_port(self._ctx, vif.id, {"binding:profile": {**vif.profile, _DESTINATION: host}})
+            self._api.activate_binding(self._ctx, vif.id, self._server.host or "")
             binding = self._api.create_binding(
                 self._ctx, vif.id, {"host": host, "vnic_type": vif.vnic_type, "profile": vif.profile})
         except exception.PortNotFound:
             return vif  # bind() removes it
         except NotAllowed as error:
             raise exception.MigrationPreCheckError(
-                reason=f"the account of [neutron] needs the role service: {error}") from error
+                reason=f"the account of [neutron] needs the roles admin and service: {error}") from error
         if binding["vif_type"] != "ovs":
             raise exception.PortBindingFailed(port_id=vif.id)
         return _bound_as(vif, binding["vif_type"], binding["vif_details"])
 
+    def _end_bind_also(self, vif: VIF, host: str, leaves: Sequence[str]) -> None:
+        """Activate the binding to this host and remove the others. Raises PortNotFound."""
+        try:
+            self._api.activate_binding(self._ctx, vif.id, host)
+            self._api.update_port(self._ctx, vif.id, {"binding:profile": vif.profile})
+            for other in leaves:
+                self._api.delete_binding(self._ctx, vif.id, other)
+        except NotAllowed as error:
+            LOG.warning("[instance: %s] Port %s may keep an inactive binding to %s: %s", self._server.uuid, vif.id,
+                        " or ".join(leaves), error)
+
     def bind(self, host: str, *leaves: str) -> None:
-        several = bool(leaves) and self._api.has(self._ctx, _BINDINGS)
         bound: dict[str, VIF] = {}
         deleted_ports = set()
         for vif in self._server.network_info:
             try:
-                if several:
-                    self._api.activate_binding(self._ctx, vif.id, host)
-                bound[vif.id] = self._bind(vif, host, {"binding:profile": vif.profile} if several else None)
-                for other in leaves if several else ():
-                    self._api.delete_binding(self._ctx, vif.id, other)
+                if leaves and self._api.has(self._ctx, _BINDINGS):
+                    self._end_bind_also(vif, host, leaves)
+                bound[vif.id] = self._bind(vif, host)
             except exception.PortNotFound:
                 # The port was deleted and the event was lost. Keep the server running without the port.
                 LOG.warning("[instance: %s] Port %s was deleted; the server continues without it", self._server.uuid,

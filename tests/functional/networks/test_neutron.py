@@ -418,14 +418,17 @@ def test_refused_binding_of_the_destination_stops_the_migration_before_the_host_
     assert ports_of(neutron) == (source, [], {})
 
 
-def test_missing_service_role_refuses_the_migration_with_the_reason(admin, neutron, moving, server):
+@pytest.mark.parametrize("request_", [("PUT", "ports"), ("PUT", "bindings"), ("POST", "bindings")], ids="-".join)
+def test_missing_right_refuses_the_migration_with_the_reason(admin, neutron, moving, server, request_):
+    """Requests for bindings are refused again while the migration is undone."""
     source, _destination = moving
-    neutron.faults["PUT", "ports"] = [403]
+    neutron.faults[request_] = [403] * (1 if request_ == ("PUT", "ports") else 10)
     live_migrate(admin, server)
     wait_for(lambda: migration_of(admin, server)["status"] == "error")
     events = newest_action(admin, server, "live-migration")["events"]
-    assert any("the account of [neutron] needs the role service" in (event.get("details") or "") for event in events)
-    assert ports_of(neutron) == (source, [], {})
+    reason = "the account of [neutron] needs the roles admin and service"
+    assert any(reason in (event.get("details") or "") for event in events)
+    assert ports_of(neutron)[:2] == (source, [])
 
 
 @pytest.mark.parametrize("request_", [("POST", "bindings"), ("PUT", "bindings"), ("DELETE", "bindings"),

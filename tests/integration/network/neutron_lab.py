@@ -1,7 +1,8 @@
-"""A real Neutron (ML2/OVN) for one real compute host: its API and OVN on this machine, Open vSwitch on the host.
+"""A real Neutron (ML2/OVN) for real compute hosts: its API and OVN on this machine, Open vSwitch on each host.
 
 Neutron is not a requirement of Nova: NOVA_TEST_NEUTRON names a virtual environment with Neutron, uWSGI and PyMySQL. OVN
-and Open vSwitch are those of the system. Without Keystone, all clients are administrators.
+and Open vSwitch are those of the system. Without Keystone, all clients are administrators, and a policy gives them the
+rights of the role service. Networks are VLANs, which a cable between two hosts connects.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import pathlib
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -43,6 +44,8 @@ state_path = {directory}
 send_events_interval = 1
 notify_nova_on_port_status_changes = True
 notify_nova_on_port_data_changes = True
+[oslo_policy]
+policy_file = {directory}/policy.yaml
 [oslo_messaging_notifications]
 driver = noop
 [oslo_concurrency]
@@ -54,6 +57,9 @@ auth_type = none
 endpoint = {nova}
 endpoint_override = {nova}
 """
+_POLICY = "".join(f'"{rule}": ""\n' for rule in (
+    "create_port:binding:profile", "update_port:binding:profile", "create_port_binding", "get_port_binding",
+    "update_port_binding", "delete_port_binding", "activate"))
 _ML2 = """\
 [ml2]
 type_drivers = geneve,vlan,flat,local
@@ -74,13 +80,14 @@ ovn_sb_connection = unix:{directory}/sb.sock
 class NeutronLab:
     """``url`` is the URL of the API. ``directory`` has the same path on the host."""
 
-    def __init__(self, directory: pathlib.Path, database: str, nova: str, host: RealHost) -> None:
-        self.directory, self.host = directory, host
+    def __init__(self, directory: pathlib.Path, database: str, nova: str, hosts: Sequence[RealHost]) -> None:
+        self.directory, self.hosts = directory, hosts
         directory.mkdir(mode=0o755)
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         (directory / "neutron.conf").write_text(_NEUTRON.format(
             venv=_VENV, directory=directory, database=database, nova=nova))
+        (directory / "policy.yaml").write_text(_POLICY)
         (directory / "ml2.ini").write_text(_ML2.format(directory=directory))
         self._environment = {
             "PATH": f"{_VENV}/bin:{_PATH}", "OVN_RUNDIR": str(directory), "OVS_RUNDIR": str(directory),
@@ -90,7 +97,10 @@ class NeutronLab:
 
     def start(self) -> None:
         self._start_ovn()
-        self._start_switch()
+        for number, host in enumerate(self.hosts, 1):
+            self._start_switch(host, f"10.66.0.{number}")
+        if len(self.hosts) == 2:
+            self._connect(*self.hosts)
         self._check([f"{_VENV}/bin/neutron-db-manage", "--config-file", f"{self.directory}/neutron.conf",
                      "--config-file", f"{self.directory}/ml2.ini", "upgrade", "heads"])
         self._start("api", [
@@ -112,8 +122,10 @@ class NeutronLab:
                                                  "tenant_id": project}})
         return str(network)
 
-    def port(self, network: str, project: str) -> str:
-        return str(self.ask("POST", "/ports", {"port": {"network_id": network, "tenant_id": project}})["port"]["id"])
+    def port(self, network: str, project: str, **fields: Any) -> str:
+        """Create a port with these further fields and return its id."""
+        wanted = {"network_id": network, "tenant_id": project, **fields}
+        return str(self.ask("POST", "/ports", {"port": wanted})["port"]["id"])
 
     def ports(self, **query: str) -> list[dict[str, Any]]:
         return self.ask("GET", "/ports", params=query)["ports"]  # type: ignore[no-any-return]
@@ -133,13 +145,15 @@ class NeutronLab:
         self._start("northd", ["ovn-northd", f"--ovnnb-db=unix:{self.directory}/nb.sock",
                                f"--ovnsb-db=unix:{self.directory}/sb.sock", f"--unixctl={self.directory}/northd.ctl"])
 
-    def _start_switch(self) -> None:
-        """Start the switch with the sockets that libvirt and Nova expect, and a user-space datapath."""
-        host = self.host.host
+    def _start_switch(self, real: RealHost, address: str) -> None:
+        """Start the switch with the sockets that libvirt and Nova expect, and a user-space datapath. ``address``: of
+        the tunnels, on a bridge, because this datapath has no others. OVN tunnels packets also between the hosts of a
+        port that migrates."""
+        host = real.host
         for path in ("/run/openvswitch", "/run/ovn"):
             host.run(["mkdir", "-p", path])
         host.run(["ovsdb-tool", "create", "/run/openvswitch/conf.db", "/usr/share/openvswitch/vswitch.ovsschema"])
-        self._start("switch-db", host.command("ovsdb-server", "/run/openvswitch/conf.db",
+        self._start(f"{host.name}-switch-db", host.command("ovsdb-server", "/run/openvswitch/conf.db",
                                               "--remote=punix:/run/openvswitch/db.sock",
                                               "--unixctl=/run/openvswitch/db.ctl"))
         eventually(lambda: not host.run(["ovs-vsctl", "--no-wait", "init"], check=False), _START,
@@ -147,14 +161,25 @@ class NeutronLab:
         host.run(["ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", f"external_ids:system-id={host.name}",
                   f"external_ids:hostname={host.name}", "other_config:userspace-tso-enable=true",
                   f"external_ids:ovn-remote=unix:{self.directory}/sb.sock", "external_ids:ovn-encap-type=geneve",
-                  f"external_ids:ovn-encap-ip={host.address}", "external_ids:ovn-bridge=br-int",
+                  f"external_ids:ovn-encap-ip={address}", "external_ids:ovn-bridge=br-int",
                   "external_ids:ovn-bridge-datapath-type=netdev", "external_ids:ovn-bridge-mappings=physnet1:br-phy"])
-        self._start("switch", host.command("ovs-vswitchd", "unix:/run/openvswitch/db.sock",
+        self._start(f"{host.name}-switch", host.command("ovs-vswitchd", "unix:/run/openvswitch/db.sock",
                                            "--unixctl=/run/openvswitch/switch.ctl"))
         for bridge in ("br-int", "br-phy"):
             host.run(["ovs-vsctl", "--may-exist", "add-br", bridge, "--", "set", "bridge", bridge,
                       "datapath_type=netdev"])
-        self._start("controller", host.command("ovn-controller", "unix:/run/openvswitch/db.sock"))
+        host.run(["ip", "address", "add", f"{address}/24", "dev", "br-phy"])
+        host.run(["ip", "link", "set", "br-phy", "up"])
+        self._start(f"{host.name}-controller", host.command("ovn-controller", "unix:/run/openvswitch/db.sock"))
+
+    @staticmethod
+    def _connect(one: RealHost, other: RealHost) -> None:
+        """Lay a cable between the provider bridges of two hosts."""
+        subprocess.run(["ip", "link", "add", "phy0", "netns", str(one.host.pid), "type", "veth", "peer", "name", "phy0",
+                        "netns", str(other.host.pid)], check=True, timeout=30)
+        for real in (one, other):
+            real.host.run(["ip", "link", "set", "phy0", "up"])
+            real.host.run(["ovs-vsctl", "--may-exist", "add-port", "br-phy", "phy0"])
 
     def _start(self, name: str, command: list[str]) -> None:
         process = Process(name, command, self.directory / f"{name}.log", env=self._environment)
@@ -173,8 +198,8 @@ class NeutronLab:
 
 
 @contextlib.contextmanager
-def neutron_lab(directory: pathlib.Path, database: str, nova: str, host: RealHost) -> Iterator[NeutronLab]:
-    lab = NeutronLab(directory, database, nova, host)
+def neutron_lab(directory: pathlib.Path, database: str, nova: str, hosts: Sequence[RealHost]) -> Iterator[NeutronLab]:
+    lab = NeutronLab(directory, database, nova, hosts)
     try:
         lab.start()
         yield lab

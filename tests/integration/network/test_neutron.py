@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pathlib
+import re
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +25,7 @@ PROJECT = "p" * 32
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[RealHosts]:
-    with real_hosts(1) as made:
+    with real_hosts(2) as made:
         yield made
 
 
@@ -34,7 +38,7 @@ def api_port() -> int:
 def lab(hosts: RealHosts, mariadb: Server, api_port: int) -> Iterator[NeutronLab]:
     database = mariadb.new_database()
     with neutron_lab(hosts.site.directory / "neutron", database, f"http://127.0.0.1:{api_port}/v2.1",
-                     hosts.hosts[0]) as made:
+                     hosts.hosts) as made:
         yield made
 
 
@@ -50,7 +54,7 @@ def cloud(rabbitmq: Rabbit, hosts: RealHosts, lab: NeutronLab, api_port: int,
 def test_guest_uses_neutron_ports_and_deletes_its_own(cloud: RealCloud, lab: NeutronLab) -> None:
     network = lab.network(PROJECT, "10.99.0.0/24")
     mine = lab.port(network, PROJECT)
-    uuid = cloud.boot("one", cloud.trio, networks=[{"port": mine}])
+    uuid = cloud.boot("one", cloud.trio, on=cloud.hosts.hosts[0], networks=[{"port": mine}])
     cloud.api.wait(uuid, "ACTIVE", BOOT)
     port, = lab.ports(device_id=uuid)
     assert (port["id"], port["status"], port["binding:host_id"]) == (mine, "ACTIVE", "nova-host1")
@@ -74,7 +78,8 @@ def test_guest_uses_neutron_ports_and_deletes_its_own(cloud: RealCloud, lab: Neu
 
 def test_killed_services_during_boots_leave_no_neutron_port(cloud: RealCloud, lab: NeutronLab) -> None:
     network = lab.network(PROJECT, "10.98.0.0/24")
-    uuids = [cloud.boot(f"killed-{number}", cloud.trio, networks=[{"uuid": network}]) for number in range(2)]
+    uuids = [cloud.boot(f"killed-{number}", cloud.trio, on=cloud.hosts.hosts[0], networks=[{"uuid": network}])
+             for number in range(2)]
     eventually(lambda: lab.ports(device_id=uuids[0]) or lab.ports(device_id=uuids[1]), BOOT, "a port is created",
                interval=0.02)
     cloud.nova.kill("conductor-1", "compute-nova-host1")
@@ -86,6 +91,45 @@ def test_killed_services_during_boots_leave_no_neutron_port(cloud: RealCloud, la
     cloud.nova.delete_all(60)
     assert [port for port in lab.ports(network_id=network) if not port["device_owner"].startswith("network:")] == []
     assert _switch_ports(cloud) == []
+    cloud.nova.audit()
+
+
+def test_live_migrated_guest_keeps_answering(cloud: RealCloud, lab: NeutronLab) -> None:
+    """Pings come from the source host. A port that is bound after the guest has moved loses most of them."""
+    one, two = cloud.hosts.hosts
+    network = lab.network(PROJECT, "10.97.0.0/24")
+    probe = lab.ask("GET", "/ports/" + lab.port(
+        network, PROJECT, **{"port_security_enabled": False, "binding:host_id": one.name}))["port"]
+    one.host.run(["ovs-vsctl", "add-port", "br-int", "probe", "--", "set", "Interface", "probe", "type=internal",
+                  f"mac=\"{probe['mac_address']}\"", f"external_ids:iface-id={probe['id']}"])
+    one.host.run(["ip", "address", "add", f"{probe['fixed_ips'][0]['ip_address']}/24", "dev", "probe"])
+    one.host.run(["ip", "link", "set", "probe", "up"])
+    uuid = cloud.booted("moved", networks=[{"port": lab.port(network, PROJECT, port_security_enabled=False)}])
+    address = cloud.address(uuid)
+    eventually(lambda: "1 received" in one.host.run(["ping", "-c", "1", "-W", "2", address], check=False), BOOT,
+               "the guest answers")
+    log = one.host.directory / "pings"
+    with (log.open("w") as output,
+          subprocess.Popen(one.host.command("ping", "-i", "0.1", address), stdout=output) as ping):
+        try:
+            cloud.api.action(uuid, "os-migrateLive", {"host": two.name, "block_migration": "auto"})
+            eventually(lambda: cloud.api.show(uuid)["OS-EXT-SRV-ATTR:host"] == two.name, BOOT, "the guest has moved")
+            cloud.api.wait(uuid, "ACTIVE", BOOT)
+            time.sleep(3)
+        finally:
+            ping.send_signal(signal.SIGINT)
+            ping.wait(30)
+    counts = re.search(r"(\d+) packets transmitted, (\d+) received", log.read_text())
+    assert counts, log.read_text()[-3000:]
+    sent, received = map(int, counts.groups())
+    print(f"{sent} pings, {received} answers")
+    assert received >= sent * 0.9 - 5, log.read_text()[-3000:]
+    port, = lab.ports(device_id=uuid)
+    bindings = lab.ask("GET", f"/ports/{port['id']}/bindings")["bindings"]
+    assert [(binding["host"], binding["status"], binding["profile"]) for binding in bindings] == [
+        (two.name, "ACTIVE", {})]
+    cloud.nova.delete_all(60)
+    lab.ask("DELETE", f"/ports/{probe['id']}")
     cloud.nova.audit()
 
 
