@@ -91,11 +91,13 @@ def create_keypair(cloud, options):
 
 
 def create_neutron_networks(cloud, options):
-    """Create an external network, a network for the servers of all projects, and a router between them."""
+    """Create an external network, a network for the servers of all projects, and a router between them. The external
+    network belongs to no project that has servers, because these could not choose between two networks."""
     network = cloud.network
+    service = cloud.identity.find_project("service", ignore_missing=False)
     public = network.find_network(options.pool) or network.create_network(
-        name=options.pool, is_router_external=True, is_default=True, provider_network_type="flat",
-        provider_physical_network="public")
+        name=options.pool, project_id=service.id, is_router_external=True, is_default=True,
+        provider_network_type="flat", provider_physical_network="public")
     network.find_subnet(options.pool) or network.create_subnet(
         name=options.pool, network_id=public.id, cidr=options.range, ip_version=4, is_dhcp_enabled=False,
         gateway_ip=str(next(ipaddress.ip_network(options.range).hosts())))
@@ -111,8 +113,8 @@ def create_neutron_networks(cloud, options):
 
 def open_neutron_group(cloud):
     """Allow ssh and ping to the servers of this project in Neutron."""
-    project = cloud.current_project_id
-    group = next(cloud.network.security_groups(project_id=project, name="default"))
+    groups = cloud.network.security_groups(project_id=cloud.current_project_id)
+    group = next(group for group in groups if group.name == "default")
     existing = {(rule.protocol, rule.port_range_min) for rule in cloud.network.security_group_rules(
         security_group_id=group.id, direction="ingress") if rule.remote_ip_prefix}
     for protocol, port in (("tcp", 22), ("icmp", None)):

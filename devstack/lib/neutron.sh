@@ -31,11 +31,11 @@ prepare_neutron() {
         priority=5 "environment=OVN_RUNDIR=\"$data/ovn\",OVS_RUNDIR=\"/run/openvswitch\""
     write_neutron_conf
     write_gunicorn_options neutron "$NEUTRON_PORT"
-    # The hash ring of ML2/OVN counts processes; one process needs no ring of its own.
     sed -i 's/^workers = .*/workers = 1/' "$etc/gunicorn.conf.py"
     local environment="OS_NEUTRON_CONFIG_DIR=\"$etc\",OS_NEUTRON_CONFIG_FILES=\"neutron.conf;ml2.ini\",PATH=\"$VENV/bin:/usr/sbin:/usr/bin:/sbin:/bin\",CONFIG=\"$(digest "$etc")\""
+    # ASGI_WORKERS: Neutron cannot ask gunicorn how many processes share the events of OVN.
     define_service neutron-api "$VENV/bin/gunicorn" priority=12 stopsignal=INT \
-        "environment=$environment,GUNICORN_CMD_ARGS=\"--config $etc/gunicorn.conf.py\""
+        "environment=$environment,ASGI_WORKERS=\"1\",GUNICORN_CMD_ARGS=\"--config $etc/gunicorn.conf.py\""
     define_service neutron-ovn-agent "$VENV/bin/neutron-ovn-agent --config-file $etc/neutron.conf --config-file $etc/agent.ini" \
         priority=13 "environment=$environment"
 }

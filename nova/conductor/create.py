@@ -243,7 +243,7 @@ def _outside_networks(engine: Engine, ctx: context.RequestContext,
         return None
     with _as_bad_input(exception.NotFound):
         allocator.check_groups(ctx, project_id, request.security_groups or [])
-        return allocator.validate(ctx, project_id, request.networks)
+        return allocator.validate(ctx, project_id, request.networks, request.auto_networks)
 
 
 def _check_hosts(connection: sa.Connection, request: ServerCreate) -> None:

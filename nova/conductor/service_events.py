@@ -55,7 +55,8 @@ def _renew(core: Core, uuid: str) -> None:
         now = servers.lock(connection, uuid).network_info
         renewed = [msgspec.structs.replace(
             vif, label=refreshed[vif.id].label, mtu=refreshed[vif.id].mtu, fixed_ips=refreshed[vif.id].fixed_ips,
-            active=refreshed[vif.id].active) if vif.id in refreshed else vif for vif in now]
+            active=refreshed[vif.id].active, floating=refreshed[vif.id].floating)
+            if vif.id in refreshed else vif for vif in now]
         if renewed != now:
             servers.update(connection, uuid, {"network_info": renewed})
 

@@ -93,10 +93,11 @@ class Allocator(Protocol):
 
     external: bool
 
-    def validate(self, ctx: RequestContext, project_id: str,
-                 wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
+    def validate(self, ctx: RequestContext, project_id: str, wanted: Sequence[NetworkRequest] | None,
+                 auto: bool = False) -> list[NetworkRequest]:
         """Validate the requested interfaces of a server with the rights of the caller, and return them completed.
-        ``wanted``: None for the network of the project. Raises NetworkAmbiguous, NetworkNotFound, PortNotFound,
+        ``wanted``: None for the network of the project. ``auto``: an external service creates this network if there is
+        none. Raises NetworkAmbiguous, UnableToAutoAllocateNetwork, NetworkNotFound, PortNotFound,
         PortInUse, PortNotSupported, PortFieldNotSupported, FixedIpInvalid, FixedIpInUse, NetworkRequiresSubnet,
         PortRequiresFixedIp, ExternalNetworkAttachForbidden, and from an external back end NetworkServiceUnavailable,
         Forbidden."""

@@ -88,9 +88,11 @@ class Servers(Interface, topic=CONDUCTOR, namespace="servers"):
     def reset_state(self, ctx: RequestContext, uuid: str, state: str) -> None:
         """Set vm_state to ``active`` or ``error`` and release any task."""
 
+    @with_token
     def set_security_group(self, ctx: RequestContext, uuid: str, name: str, add: bool,
                            project_id: str | None = None) -> None:
-        """Add the server to a security group of its project, or remove it."""
+        """Add the server to a security group of its project, or remove it. Raises SecurityGroupNotFound, and with an
+        external network service SecurityGroupNotOfServer, SecurityGroupCannotBeApplied, NoUniqueMatch, Forbidden."""
 
 
 class Actions(Interface, topic=CONDUCTOR, namespace="actions"):

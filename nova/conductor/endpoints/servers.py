@@ -15,6 +15,7 @@ from nova.conductor.background.migrations import send_interrupts
 from nova.conductor.core import Core
 from nova.conductor.endpoints import notifications
 from nova.conductor.endpoints.derived import Endpoint, reads, writes
+from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
 from nova.context import RequestContext
@@ -218,6 +219,9 @@ class Servers(servers_api.Servers):
     # --- security groups -------------------------------------------------------------------------
     def set_security_group(self, ctx: RequestContext, uuid: str, name: str, add: bool,
                            project_id: str | None = None) -> None:
+        if self.core.allocator.external:
+            self._set_outside_group(ctx, uuid, name, add, project_id)
+            return
         changed: set[str] = set()
 
         def write(connection: sa.Connection, instance: Instance) -> None:
@@ -237,6 +241,17 @@ class Servers(servers_api.Servers):
         self._change(ctx, uuid, project_id, write)
         self.core.filters.publish_server(uuid)
         self.core.filters.touch(changed)
+
+    def _set_outside_group(self, ctx: RequestContext, uuid: str, name: str, add: bool, project_id: str | None) -> None:
+        """Change the present ports of the network service first. The row has the groups of later ones."""
+        instance = self.core.db.read(lambda connection: servers.get(connection, uuid, project_id))
+        same = ConductorControl(self.core, ctx, instance).outside_interfaces.set_group(name, add)
+
+        def write(connection: sa.Connection, before: Instance) -> None:
+            others = [other for other in before.security_groups if other not in same]
+            servers.update(connection, uuid, {"security_groups": [*others, name] if add else others})
+
+        self._change(ctx, uuid, project_id, write)
 
     # --- shared ----------------------------------------------------------------------------------
     def _change(self, ctx: RequestContext, uuid: str, project_id: str | None,

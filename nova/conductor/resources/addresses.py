@@ -25,8 +25,8 @@ class EmbeddedAllocator:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    def validate(self, ctx: RequestContext, project_id: str,
-                 wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
+    def validate(self, ctx: RequestContext, project_id: str, wanted: Sequence[NetworkRequest] | None,
+                 auto: bool = False) -> list[NetworkRequest]:
         return self._db.read(lambda connection: choose(connection, project_id, wanted))
 
 

@@ -27,6 +27,7 @@ LOG = logging.getLogger(__name__)
 # The extension for inactive bindings, and the key of a profile that names the destination of a live migration.
 _BINDINGS = "binding-extended"
 _DESTINATION = "migrating_to"
+_ROUTERS = "router"  # the extension for routers and floating IPs
 
 
 class NeutronAllocator:
@@ -44,14 +45,16 @@ class NeutronAllocator:
     def of_server(self, ctl: ServiceControl) -> NeutronServerInterfaces:
         return NeutronServerInterfaces(self._api, ctl)
 
-    def validate(self, ctx: RequestContext, project_id: str,
-                 wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
+    def validate(self, ctx: RequestContext, project_id: str, wanted: Sequence[NetworkRequest] | None,
+                 auto: bool = False) -> list[NetworkRequest]:
         if wanted is None:
             networks = [*self._api.list(ctx, "networks", ctx.auth_token, tenant_id=project_id, shared=False),
                         *self._api.list(ctx, "networks", ctx.auth_token, shared=True)]
             usable = list(dict.fromkeys(network["id"] for network in networks))
             if len(usable) > 1:
                 raise exception.NetworkAmbiguous()
+            if auto and not usable:
+                usable = [self._api.create_topology(ctx, project_id)]
             wanted = [NetworkRequest(network_id=uuid) for uuid in usable]
         ports = [request.port_id for request in wanted if request.port_id]
         if len(set(ports)) != len(ports):
@@ -122,7 +125,10 @@ class NeutronServerInterfaces:
                 port = self._create(request, groups)
             ports.append(port)
         networks = self._networks(ports)
-        return [self._bind_and_name(vif, host, networks[vif.network_id]) for vif in self._vifs(ports, wanted, networks)]
+        vifs = self._vifs(ports, wanted, networks)
+        if any(request.port_id for request in wanted):
+            vifs = self._with_floating(vifs)
+        return [self._bind_and_name(vif, host, networks[vif.network_id]) for vif in vifs]
 
     def _take(self, port_id: str) -> Raw:
         port = self._api.port(self._ctx, port_id)
@@ -199,7 +205,8 @@ class NeutronServerInterfaces:
 
         def renewed(vifs: list[VIF]) -> list[VIF]:
             # Events of the service (nova.conductor.service_events) may have updated the row after it was read.
-            return [msgspec.structs.replace(bound[vif.id], label=vif.label, mtu=vif.mtu, fixed_ips=vif.fixed_ips)
+            return [msgspec.structs.replace(bound[vif.id], label=vif.label, mtu=vif.mtu, fixed_ips=vif.fixed_ips,
+                                            floating=vif.floating)
                     if vif.id in bound else vif for vif in vifs if vif.id not in deleted_ports]
 
         self._ctl.interfaces.change(renewed)
@@ -235,6 +242,22 @@ class NeutronServerInterfaces:
     def unbind(self) -> None:
         for vif in self._server.network_info:
             self._change(vif.id, {"binding:host_id": None})
+
+    def set_group(self, name: str, add: bool) -> set[str]:
+        groups = self._api.list(self._ctx, "security-groups", self._ctx.auth_token, tenant_id=self._server.project_id)
+        group = _matching_group(groups, name)
+        ports = [port for port in self._ports() if port["fixed_ips"] and port.get("port_security_enabled", True)]
+        if not ports:
+            raise exception.SecurityGroupCannotBeApplied()
+        others = {port["id"]: [other for other in port.get("security_groups") or () if other != group["id"]]
+                  for port in ports}
+        if not add and all(port.get("security_groups") == others[port["id"]] for port in ports):
+            raise exception.SecurityGroupNotOfServer(security_group_id=name, instance_uuid=self._server.uuid)
+        for port in ports:
+            wanted = [*others[port["id"]], *([group["id"]] if add else [])]
+            if set(wanted) != set(port.get("security_groups") or ()):
+                self._api.update_port(self._ctx, port["id"], {"security_groups": wanted}, token=self._ctx.auth_token)
+        return {group["id"], group["name"]}
 
     # --- release -----------------------------------------------------------------------------------------
     def release(self, *vifs: VIF) -> None:
@@ -275,8 +298,17 @@ class NeutronServerInterfaces:
     def refreshed(self) -> list[VIF]:
         vifs = {vif.id: vif for vif in self._server.network_info}
         ports = [port for port in self._ports() if port["id"] in vifs]
-        return self._vifs(ports, [NetworkRequest(port_id=port["id"] if vifs[port["id"]].keep else None,
-                                                 tag=vifs[port["id"]].tag) for port in ports], self._networks(ports))
+        return self._with_floating(self._vifs(
+            ports, [NetworkRequest(port_id=port["id"] if vifs[port["id"]].keep else None, tag=vifs[port["id"]].tag)
+                    for port in ports], self._networks(ports)))
+
+    def _with_floating(self, vifs: list[VIF]) -> list[VIF]:
+        """Return the interfaces with their floating IP addresses, of which an interface has one in Nova's API."""
+        if not vifs or not self._api.has(self._ctx, _ROUTERS):
+            return vifs
+        rows = self._api.list(self._ctx, "floatingips", port_id=[vif.id for vif in vifs])
+        floating = {row["port_id"]: row["floating_ip_address"] for row in rows}
+        return [msgspec.structs.replace(vif, floating=floating.get(vif.id)) for vif in vifs]
 
     def _networks(self, ports: Sequence[Raw]) -> dict[str, Raw]:
         return {uuid: self._api.network(self._ctx, uuid)
@@ -298,16 +330,18 @@ def group_ids(api: NeutronApi, ctx: RequestContext, project_id: str, names: Sequ
     if not names or list(names) == ["default"]:
         return None
     groups = api.list(ctx, "security-groups", token, tenant_id=project_id)
-    ids = []
-    for name in names:
-        matching = [group["id"] for group in groups if name in (group["id"], group["name"])]
-        if not matching:
-            raise exception.SecurityGroupNotFound(security_group_id=name)
-        if len(matching) > 1:
-            raise exception.NoUniqueMatch(f"Multiple security groups found matching '{name}'. Use an ID to be more "
-                                          "specific.")
-        ids += matching
-    return ids
+    return [_matching_group(groups, name)["id"] for name in names]
+
+
+def _matching_group(groups: Sequence[Raw], name: str) -> Raw:
+    """Return the group with this name or id. Raises SecurityGroupNotFound, NoUniqueMatch."""
+    matching = [group for group in groups if name in (group["id"], group["name"])]
+    if not matching:
+        raise exception.SecurityGroupNotFound(security_group_id=name)
+    if len(matching) > 1:
+        raise exception.NoUniqueMatch(f"Multiple security groups found matching '{name}'. Use an ID to be more "
+                                      "specific.")
+    return matching[0]
 
 
 def _fits(port: Raw, request: NetworkRequest) -> bool:

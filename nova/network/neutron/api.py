@@ -41,8 +41,8 @@ _Port = TypedDict("_Port", {
     "id": Required[_Id], "network_id": Required[_Id], "mac_address": Required[_Mac],
     "fixed_ips": Required[list[_FixedIp]], "tenant_id": Required[str], "device_id": str | None,
     "revision_number": int | None, "status": str | None, "admin_state_up": bool | None,
-    "port_security_enabled": bool | None, "ip_allocation": str | None, "binding:vif_type": str | None,
-    "binding:vnic_type": str | None, "binding:vif_details": dict[str, Any] | None,
+    "port_security_enabled": bool | None, "security_groups": list[_Id], "ip_allocation": str | None,
+    "binding:vif_type": str | None, "binding:vnic_type": str | None, "binding:vif_details": dict[str, Any] | None,
     "binding:profile": dict[str, Any] | None, "dns_name": str | None, "resource_request": dict[str, Any] | None,
     "device_profile": str | None}, total=False)
 _Network = TypedDict("_Network", {"id": Required[_Id], "name": str | None, "mtu": int | None, "subnets": list[_Id],
@@ -70,9 +70,17 @@ class _Extension(TypedDict):
 
 
 class _Binding(TypedDict):
-    host: str
     vif_type: str | None
     vif_details: dict[str, Any] | None
+
+
+class _Topology(TypedDict):
+    id: _Id
+
+
+class _FloatingIp(TypedDict):
+    port_id: str | None
+    floating_ip_address: Annotated[str, Meta(max_length=64)]
 
 
 class _SecurityGroup(TypedDict):
@@ -82,7 +90,8 @@ class _SecurityGroup(TypedDict):
 
 _SHAPES: dict[str, Any] = {
     "port": _Port, "ports": list[_Port], "network": _Network, "networks": list[_Network], "subnets": list[_Subnet],
-    "binding": _Binding, "security_groups": list[_SecurityGroup], "extensions": list[_Extension]}
+    "binding": _Binding, "auto_allocated_topology": _Topology, "floatingips": list[_FloatingIp],
+    "security_groups": list[_SecurityGroup], "extensions": list[_Extension]}
 
 
 class NeutronApi:
@@ -105,7 +114,7 @@ class NeutronApi:
         return extension in cached[0]
 
     def list(self, ctx: RequestContext, kind: str, token: str | None = None, **query: Any) -> list[Raw]:
-        """Return the ports, networks, subnets, security groups or extensions (``kind``, as in the path) of a query."""
+        """Return the rows of a kind (as in the path, for example security-groups) that match a query."""
         return self._request(ctx, "GET", f"/{kind}", kind.replace("-", "_"), token, params=query)  # type: ignore[no-any-return]
 
     def port(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
@@ -148,6 +157,16 @@ class NeutronApi:
         """Delete a port. Succeeds if the port does not exist."""
         with contextlib.suppress(exception.NotFound):
             self._request(ctx, "DELETE", f"/ports/{uuid}")
+
+    def create_topology(self, ctx: RequestContext, project_id: str) -> str:
+        """Create a network, a subnet and a router to the default external network for a project, unless it has them
+        (extension auto-allocated-topology). Return the id of the network. Raises UnableToAutoAllocateNetwork."""
+        try:
+            topology = self._request(ctx, "GET", f"/auto-allocated-topology/{project_id}", "auto_allocated_topology",
+                                     ctx.auth_token)
+        except (exception.NotFound, exception.Invalid, exception.Conflict, exception.Forbidden) as error:
+            raise exception.UnableToAutoAllocateNetwork(project_id=project_id) from error
+        return str(topology["id"])
 
     # --- bindings to further hosts (extension binding-extended) ----------------------------------------
     def create_binding(self, ctx: RequestContext, port: str, wanted: Raw) -> Raw:

@@ -38,10 +38,10 @@ class ServerPage(Object, kw_only=True):
 class ServerCreate(ServerProperties, kw_only=True):
     """A parsed create request. The conductor checks what needs the database.
 
-    ``networks``: None for the project's default (auto); [] for none. ``forced_host``, ``forced_node``: from
-    zone:host:node, skip the filters; ``requested_host`` and ``requested_node`` (API 2.74) do not. ``device_images``:
-    by id, images of volumes other than the boot volume. All images are visible to the caller. ``first_uuid`` is derived
-    from the Idempotency-Key if ``request_digest`` is set.
+    ``networks``: None for the project's default; [] for none. ``auto_networks``: create a default if there is none.
+    ``forced_host``, ``forced_node``: from zone:host:node, skip the filters; ``requested_host`` and ``requested_node``
+    (API 2.74) do not. ``device_images``: by id, images of volumes other than the boot volume. All images are visible to
+    the caller. ``first_uuid`` is derived from the Idempotency-Key if ``request_digest`` is set.
     """
 
     name: str
@@ -49,6 +49,7 @@ class ServerCreate(ServerProperties, kw_only=True):
     description: str | None = None
     hostname: str | None = None
     networks: list[NetworkRequest] | None = None
+    auto_networks: bool = False
     security_groups: list[str] = []
     key_name: str | None = None
     config_drive: bool = False

@@ -59,6 +59,11 @@ class OutsideInterfaces(Interfaces, Protocol):
     def unbind(self) -> None:
         """Unbind all interfaces from their host; the instance keeps them."""
 
+    def set_group(self, name: str, add: bool) -> set[str]:
+        """Add or remove a security group, given by name or id, with the rights of the caller. Return its name and id.
+        Raises SecurityGroupNotFound, SecurityGroupNotOfServer, SecurityGroupCannotBeApplied (no interface has an
+        address and packet filters), NoUniqueMatch, Forbidden."""
+
     def refreshed(self) -> list[VIF]:
         """Return the interfaces of the instance with current data of the service."""
 

@@ -10,7 +10,9 @@ import threading
 import urllib.parse
 import uuid
 
-_SINGULAR = {"ports": "port", "networks": "network", "subnets": "subnet", "security-groups": "security_group"}
+_SINGULAR = {
+    "floatingips": "floatingip", "ports": "port", "networks": "network", "subnets": "subnet",
+    "security-groups": "security_group"}
 
 
 class NeutronServer:
@@ -142,6 +144,10 @@ class NeutronServer:
         """Return (status, body) of the response."""
         if kind == "extensions":
             return 200, {"extensions": [{"alias": alias, "name": alias} for alias in self.extensions]}
+        if kind == "auto-allocated-topology" and "auto-allocated-topology" in self.extensions:
+            networks = [row["id"] for row in self.rows["networks"].values() if row["name"] == "auto"]
+            return 200, {"auto_allocated_topology": {
+                "id": networks[0] if networks else self.network("auto", project=row_id), "tenant_id": row_id}}
         if kind not in _SINGULAR:
             raise _Refused(404, "HTTPNotFound", "The resource could not be found.")
         token = headers.get("X-Auth-Token")
@@ -153,7 +159,8 @@ class NeutronServer:
                 return 201, {name: self._create(kind, body[name], project)}
             if row_id is None:
                 return 200, {kind.replace("-", "_"): [row for row in self._visible(kind, project)
-                                                     if all(_matches(row, *item) for item in query)]}
+                                                     if all(any(_matches(row, name, value) for value in values)
+                                                            for name, values in query.items())]}
             row_id = row_id.lower()  # MySQL ignores case
             row = next((row for row in self._visible(kind, project) if row["id"] == row_id), None)
             if row is None:
@@ -201,7 +208,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             if fault and fault > 0:
                 raise _Refused(fault, "Broken", "It is broken.")
-            status, answer = self.neutron.answer(self.command, kind, row_id, rest, urllib.parse.parse_qsl(url.query),
+            status, answer = self.neutron.answer(self.command, kind, row_id, rest, urllib.parse.parse_qs(url.query),
                                                  body, self.headers)
             if fault:
                 raise _Refused(-fault, "Broken", "It is broken, and done.")

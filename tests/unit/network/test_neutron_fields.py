@@ -25,7 +25,7 @@ def neutron():
     nova.conf.register()
     nova.conf.register_external_services()
     server = NeutronServer()
-    server.extensions.append("dns-integration")
+    server.extensions += ["auto-allocated-topology", "dns-integration", "binding-extended", "router"]
     CONF.set_override("endpoint_override", server.url, group="neutron")
     yield server
     CONF.clear_override("endpoint_override", group="neutron")
@@ -72,10 +72,17 @@ def run_everything(neutron):
     interfaces.take("host1")
     interfaces.bind("host2")
     interfaces.add(NetworkRequest(network_id=red, fixed_ip="fd00::5"), "host2")
-    assert len(interfaces.refreshed()) == 3
+    neutron._add("floatingips", port_id=port, floating_ip_address="203.0.113.7")
+    assert [vif.floating for vif in interfaces.refreshed() if vif.id == port] == ["203.0.113.7"]
+    control.instance.host = "host2"
+    assert [vif.bridge for vif in interfaces.bind_also("host3")] == ["br-int"] * 3 == [
+        vif.bridge for vif in interfaces.bind_also("host3")]
+    interfaces.bind("host3", "host2")
+    interfaces.set_group("web", add=True)
     interfaces.unbind()
     interfaces.release()
     assert [port["id"] for port in neutron.ports()] == [port]
+    assert len(allocator.validate(context.RequestContext(overwrite=False, project_id="q"), "q", None, auto=True)) == 1
 
 
 def test_neutron_fields_are_used_refused_or_listed(neutron, monkeypatch):
@@ -83,6 +90,9 @@ def test_neutron_fields_are_used_refused_or_listed(neutron, monkeypatch):
     run_everything(neutron)
     assert sorted(senders(api) - recorder.methods) == [], "run_everything() has to call these"
     assert recorder.read["Extension"] == {"alias"}
+    assert recorder.read["Topology"] == {"id"}
+    assert recorder.read["Binding"] == {"vif_type", "vif_details"}
+    assert recorder.read["FloatingIp"] == {"port_id", "floating_ip_address"}
     assert recorder.read["SecurityGroup"] == {"id", "name"}
     assert (recorder.read["FixedIp"], recorder.read["Route"]) == (
         {"subnet_id", "ip_address"}, {"destination", "nexthop"})

@@ -147,6 +147,7 @@ def _request(req: Request, wanted: Mapping[str, Any], hints: dict[str, Any]) -> 
         flavor_id=str(wanted["flavorRef"]).rstrip("/").rsplit("/", 1)[-1],
         description=description, hostname=wanted.get("hostname"), metadata=wanted.get("metadata") or {},
         tags=list(dict.fromkeys(wanted.get("tags") or ())), networks=networks,
+        auto_networks=wanted.get("networks") == "auto",
         security_groups=list(dict.fromkeys(
             group["name"] for group in wanted.get("security_groups") or () if "name" in group)),
         key_name=wanted.get("key_name"), user_data=wanted.get("user_data"),
