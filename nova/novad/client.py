@@ -192,5 +192,4 @@ def _credentials(environ: Mapping[str, str]) -> grpc.ChannelCredentials:
             return pathlib.Path(environ[name]).read_bytes() if environ.get(name) else None
         except OSError as error:
             raise Unreachable(f"{name}: {error}") from None
-
     return grpc.ssl_channel_credentials(read("NOVA_CACERT"), read("NOVA_KEY"), read("NOVA_CERT"))

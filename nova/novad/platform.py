@@ -200,7 +200,6 @@ class Platform(Strict, frozen=True, kw_only=True):
     def _placed(self, name: str, component: Component, place: Place, places: Sequence[Place]) -> Component:
         def resolved(field: str, text: str) -> str:
             return self._resolved(f"components.{name}.{field}", text, place, places)
-
         ports = [msgspec.structs.replace(port, address=resolved(f"ports[{number}].address", port.address).strip("[]"))
                  for number, port in enumerate(component.ports)]
         return msgspec.structs.replace(
@@ -224,7 +223,6 @@ class Platform(Strict, frozen=True, kw_only=True):
                 raise Invalid(f"{where}: {match.group(0)}: node {candidates[0].node} listens on all addresses: set "
                               "node_address in its novad.toml.")
             return candidates[0].address
-
         if _NODE in text and not _NODE_NAME.fullmatch(place.node):
             raise Invalid(f"{where}: {_NODE}: the name of node {place.node!r} (node in novad.toml) must consist of "
                           "letters, digits, dots, hyphens and underscores.")

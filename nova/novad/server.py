@@ -150,7 +150,6 @@ class _Login(grpc.ServerInterceptor):
         def answered(_requests: Any, _context: grpc.ServicerContext) -> Iterator[pb.ChallengeAnswer]:
             nonce, proof = self._verifier.challenge(ours)
             yield pb.ChallengeAnswer(nonce=nonce, proof=proof)
-
         return grpc.stream_stream_rpc_method_handler(answered, response_serializer=pb.ChallengeAnswer.SerializeToString)
 
 
@@ -163,12 +162,10 @@ def _of_request(handler: Any, digest: str) -> Any:
     """Return a handler that refuses a request with another SHA-256 than ``digest``, or a stream of requests."""
     if handler is None or handler.request_streaming:
         return handler and _refusal("Streams of requests need TLS or novad's local socket.")
-
     def checked(request: bytes, context: grpc.ServicerContext) -> Any:
         if hashlib.sha256(request).hexdigest() != digest:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "The request is not the one that was signed.")
         return (handler.unary_stream or handler.unary_unary)(handler.request_deserializer(request), context)
-
     made = grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
     return made(checked, None, handler.response_serializer)
 
@@ -177,17 +174,14 @@ def handler(service: str, servicer: object) -> grpc.GenericRpcHandler:
     """Return the handler of a service of novad.proto; its calls are the methods (request, context) of ``servicer``."""
     def handled(method: Any) -> grpc.RpcMethodHandler:
         act = getattr(servicer, method.name)
-
         def responses(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             with _as_status(context):
                 if method.server_streaming:
                     yield from act(request, context)
                 else:  # gRPC transmits a single response like a stream of one message.
                     yield act(request, context)
-
         return grpc.unary_stream_rpc_method_handler(responses, getattr(pb, method.input_type.name).FromString,
                                                     getattr(pb, method.output_type.name).SerializeToString)
-
     described = pb.DESCRIPTOR.services_by_name[service]
     return grpc.method_handlers_generic_handler(
         described.full_name, {method.name: handled(method) for method in described.methods})

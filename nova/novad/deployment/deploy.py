@@ -224,13 +224,12 @@ class Deployer:
         self.journal.advance(ident, APPLY)
         for name in terms.renew:
             self.secrets.renew(name, self.platform.secrets[name], terms.values.get(name))
-        here_first = kind != REMOVE  # Components that use others are removed first.
-        if here_first:
+        if kind != REMOVE:
             changes = self._apply(kind, changes, progress)
         if others is not None:
             self._go_on()
             others.apply(ident, terms.assignments, progress)
-        if not here_first:
+        if kind == REMOVE:  # Components that use others are removed first.
             changes = self._apply(kind, changes, progress)
         self.journal.advance(ident, APPLY, changes)
         if terms.origin is not None:

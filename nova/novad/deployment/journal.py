@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from nova.common.errors import ReportedError
+from nova.common.structs import compile_once
 from nova.novad.platform import Component
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -48,6 +49,8 @@ create table if not exists states (
     origin integer not null, removed integer not null, primary key (component, deployment)) without rowid;
 create index if not exists backups_by_component on backups (component, deployment);
 """
+_PARTICIPATIONS = ("select asked.*, state = ? from asked join deployments on id = deployment where "
+                   "({}) order by deployment, node")
 
 
 class Deployed(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,8 +159,8 @@ class Journal:
         self._closed = False
         self._reserve = path.with_name(f"{path.name}.reserve")
         self._reserved = self._reserve.exists()
-        self._decode_deployed = msgspec.json.Decoder(Deployed).decode  # Made before threads use the types.
-        self._decode_changes = msgspec.json.Decoder(list[Change]).decode
+        for kind in (Deployed, Deployment):  # Before threads use the types.
+            compile_once(kind)
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             path.chmod(0o600)
@@ -177,14 +180,15 @@ class Journal:
             self._connection.close()
 
     def begin(self, kind: str, stage: str, changes: Sequence[Change], origin: Origin | None = None) -> Deployment:
+        started = time.time()
         with self._transaction() as connection:
-            row = connection.execute(
-                "insert into deployments (kind, state, stage, changes, started) values (?, ?, ?, ?, ?) returning *",
-                (kind, RUNNING, stage, _text(list(changes)), time.time())).fetchone()
+            [(ident,)] = connection.execute(
+                "insert into deployments (kind, state, stage, changes, started) values (?, ?, ?, ?, ?) returning id",
+                (kind, RUNNING, stage, _text(list(changes)), started))
             if origin is not None:
                 connection.execute("insert into given values (?, ?, ?, ?)",
-                                   (row[0], origin.coordinator, origin.number, _text(origin)))
-        return self._deployment(row)
+                                   (ident, origin.coordinator, origin.number, _text(origin)))
+        return Deployment(id=ident, kind=kind, state=RUNNING, stage=stage, changes=list(changes), started=started)
 
     def advance(self, ident: int, stage: str, changes: Sequence[Change] | None = None) -> None:
         self._execute("update deployments set stage = ?, changes = coalesce(?, changes) where id = ?", stage,
@@ -209,24 +213,25 @@ class Journal:
 
     def deployments(self, limit: int = 100) -> list[Deployment]:
         """Return deployments, the newest first."""
-        return self._deployments("select * from deployments order by id desc limit ?", limit)
+        return self._structs(Deployment, "select * from deployments order by id desc limit ?", limit)
 
     def deployment(self, ident: int) -> Deployment | None:
-        return next(iter(self._deployments("select * from deployments where id = ?", ident)), None)
+        return next(iter(self._structs(Deployment, "select * from deployments where id = ?", ident)), None)
 
     def unfinished(self) -> list[Deployment]:
         """Return the deployments that were interrupted or whose rollback failed, the newest first."""
-        return self._deployments("select * from deployments where state in (?, ?) order by id desc", RUNNING, STUCK)
+        return self._structs(Deployment, "select * from deployments where state in (?, ?) order by id desc", RUNNING,
+                             STUCK)
 
     def states(self, component: str) -> list[State]:
         """Return the states of a component, the oldest first."""
-        return self._structs(State, "select component, deployment, parent, source, origin, removed from states "
-                                    "where component = ? order by deployment", component)
+        return self._structs(State, "select * from states where component = ? order by deployment", component)
 
     def unrecorded(self, limit: int) -> list[Deployment]:
         """Return the oldest successful deployments whose states are not recorded."""
-        return self._deployments("select * from deployments where state = ? and id > coalesce((select cast(value as "
-                                 "integer) from facts where name = ?), 0) order by id limit ?", DONE, _RECORDED, limit)
+        return self._structs(
+            Deployment, "select * from deployments where state = ? and id > coalesce((select cast(value as integer) "
+            "from facts where name = ?), 0) order by id limit ?", DONE, _RECORDED, limit)
 
     def record(self, ident: int, states: Sequence[State]) -> None:
         with self._transaction() as connection:
@@ -240,9 +245,9 @@ class Journal:
 
     def given(self, coordinator: str, number: int) -> Deployment | None:
         """Return the deployment on this node for a deployment of a control node."""
-        return next(iter(self._deployments(
-            "select * from deployments where id = (select max(deployment) from given where coordinator = ? and "
-            "number = ?)", coordinator, number)), None)
+        return next(iter(self._structs(
+            Deployment, "select * from deployments where id = (select max(deployment) from given where coordinator = ? "
+            "and number = ?)", coordinator, number)), None)
 
     def given_until(self, coordinator: str, number: int) -> int:
         """Return the last deployment on this node for deployments of a control node up to this number, or 0."""
@@ -252,7 +257,7 @@ class Journal:
 
     def pending(self) -> Deployment | None:
         """Return the deployment that waits for the decision of the control node."""
-        return next(iter(self._deployments("select * from deployments where state = ?", PENDING)), None)
+        return next(iter(self._structs(Deployment, "select * from deployments where state = ?", PENDING)), None)
 
     def reopen(self, ident: int) -> None:
         """Mark a pending deployment to be undone, also after a restart of novad."""
@@ -269,23 +274,19 @@ class Journal:
 
     def participations(self, idents: Sequence[int]) -> dict[int, list[Participation]]:
         """Return the participations of the other nodes by deployment."""
-        rows = self._structs(
-            Participation, "select deployment, address, node, components, settled, state = ? from asked join "
-            "deployments on id = deployment where deployment in (select value from json_each(?)) "
-            "order by deployment, node", DONE, _text(list(idents)))
+        rows = self._structs(Participation, _PARTICIPATIONS.format("deployment in (select value from json_each(?))"),
+                             DONE, _text(list(idents)))
         return {ident: list(nodes) for ident, nodes in itertools.groupby(rows, lambda node: node.deployment)}
 
     def unsettled(self) -> list[Participation]:
         """Return the participations of nodes that have not received the decision on a finished deployment."""
-        return self._structs(
-            Participation, "select deployment, address, node, components, settled, state = ? from asked join "
-            "deployments on id = deployment where not settled and state in (?, ?) order by deployment, node",
-            DONE, DONE, UNDONE)
+        return self._structs(Participation, _PARTICIPATIONS.format("not settled and state in (?, ?)"), DONE, DONE,
+                             UNDONE)
 
     def components(self) -> dict[str, Deployed]:
         rows = self._execute("select name, deployed from components order by name")
         with self._damage("components"):
-            return {name: self._decode_deployed(text) for name, text in rows}
+            return {name: msgspec.json.decode(text, type=Deployed) for name, text in rows}
 
     def add_backup(self, component: str, deployment: int, writer: Deployed, path: str, size: int) -> Backup:
         return self._structs(
@@ -326,15 +327,16 @@ class Journal:
     def drop_fact(self, name: str) -> None:
         self._execute("delete from facts where name = ?", name)
 
-    def _deployments(self, statement: str, *values: object) -> list[Deployment]:
-        return [self._deployment(row) for row in self._execute(statement, *values)]
-
     def _structs(self, kind: type[_T], statement: str, *values: object) -> list[_T]:
-        """Return the rows of a statement, whose columns are the fields of ``kind``."""
-        rows = self._execute(statement, *values)
-        with self._damage(kind.__name__):
-            return [msgspec.convert(dict(zip(kind.__struct_fields__, row, strict=True)), kind, strict=False)
-                    for row in rows]
+        """Return the rows of a statement, whose columns are the fields of ``kind``. The column changes is JSON."""
+        structs = []
+        for row in self._execute(statement, *values):
+            fields = dict(zip(kind.__struct_fields__, row, strict=True))
+            with self._damage(f"{kind.__name__} {row[0]}"):
+                if "changes" in fields:
+                    fields["changes"] = msgspec.json.decode(fields["changes"])
+                structs.append(msgspec.convert(fields, kind, strict=False))
+        return structs
 
     @contextlib.contextmanager
     def _damage(self, what: str) -> Iterator[None]:
@@ -347,12 +349,6 @@ class Journal:
     def _execute(self, statement: str, *values: object) -> list[Any]:
         with self._transaction() as connection:
             return connection.execute(statement, values).fetchall()
-
-    def _deployment(self, row: Sequence[object]) -> Deployment:
-        values = dict(zip(Deployment.__struct_fields__, row, strict=True))
-        with self._damage(f"deployment {values['id']}"):
-            values["changes"] = self._decode_changes(str(values["changes"]))
-        return Deployment(**values)  # type: ignore[arg-type]
 
     def _adjust_reserve(self) -> None:
         """Release reserved space of a full disk, so that novad can roll back; reserve it again when there is room."""

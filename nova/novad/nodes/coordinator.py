@@ -305,7 +305,6 @@ class Coordinator:
                 LOG.info("Node %s received the decision: deployment %d is %s", node, ident, DONE if done else UNDONE)
             except ReportedError as error:
                 LOG.debug("Cannot send the decision to node %s on deployment %d, retrying: %s", node, ident, error)
-
         self._concurrently(self._journal.unsettled(), settle)
 
     def _follow(self, url: str, node: str, verb: str, request: Any, longest: float,
@@ -359,7 +358,6 @@ class Coordinator:
                 return act(item)
             except ReportedError as error:
                 return error
-
         with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
             return list(pool.map(safely, items))
 

@@ -214,11 +214,9 @@ class Podman:
         """Return the exit code of a command in a running container, and its standard output followed by its standard
         error, together 64 KiB at most. The code is 124 if it was killed after ``timeout`` seconds."""
         output, errors = bytearray(), bytearray()
-
         def take(which: int, piece: bytes) -> None:
             (errors if which == podman_stream.ERR else output).extend(
                 piece[:max(0, _OUTPUT - len(output) - len(errors))])
-
         code = podman_stream.run(self._socket, name, command, timeout, take)
         return code, (output + errors).decode(errors="replace") or (
             f"no answer in {timeout:g} seconds" if code == podman_stream.EXPIRED else "")
@@ -227,14 +225,12 @@ class Podman:
              target: BinaryIO | None) -> tuple[int, str]:
         """Run a command with a file as its input or output; return the exit code and the end of its standard error."""
         words = bytearray()
-
         def take(which: int, piece: bytes) -> None:
             if which == podman_stream.OUT and target is not None:
                 target.write(piece)
             elif which == podman_stream.ERR:
                 words.extend(piece)
                 del words[:-_REASON]
-
         code = podman_stream.run(self._socket, name, command, timeout, take, source)
         return code, words.decode(errors="replace")
 

@@ -73,7 +73,7 @@ def test_undecodable_rows_raise_journal_fault(tmp_path):
         other.execute("update deployments set changes = '7'")
     with pytest.raises(JournalFault, match="damaged: components"):
         journal.components()
-    with pytest.raises(JournalFault, match="damaged: deployment 1"):
+    with pytest.raises(JournalFault, match="damaged: Deployment 1"):
         journal.deployments()
 
 
