@@ -336,20 +336,27 @@ class Api:
 
 
 async def hedged(attempt: Callable[[], Coroutine[Any, Any, T]], pause: float) -> T:
-    """Return the first result, or raise the first error, of up to three attempts. Each begins ``pause`` seconds after
-    the previous one: API servers send some requests to a member of etcd that does not respond. For requests that may
-    be executed twice, as writes with a resourceVersion. The caller limits the time."""
-    attempts: set[asyncio.Task[T]] = set()
+    """Return the first result of up to three attempts. Each begins ``pause`` seconds after the previous one: API
+    servers send some requests to a member of etcd that does not respond. For requests that may be executed twice, as
+    writes with a resourceVersion; a conflict may be with an earlier attempt. Raises ApiError at once if a server
+    refuses an attempt (4xx), otherwise after three failed attempts. The caller limits the time."""
+    async def delayed(seconds: float) -> T:
+        await asyncio.sleep(seconds)
+        return await attempt()
+
+    attempts = [asyncio.create_task(delayed(number * pause)) for number in range(3)]
     try:
-        while True:
-            attempts.add(asyncio.create_task(attempt()))
-            done, _pending = await asyncio.wait(attempts, timeout=pause if len(attempts) < 3 else None,
-                                                return_when=asyncio.FIRST_COMPLETED)
-            if done:
-                return min(done, key=lambda task: task.exception() is not None).result()
+        for number, ended in enumerate(asyncio.as_completed(attempts), 1):
+            try:
+                return await ended
+            except ApiError as error:
+                if 400 <= error.status < 500 or number == len(attempts):
+                    raise
+        raise AssertionError
     finally:
         for task in attempts:
             task.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
 
 
 def _decode(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:

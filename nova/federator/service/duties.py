@@ -188,7 +188,7 @@ class Duties:
                 body["spec"]["leaseTransitions"] = min(lease.transitions + (not same), _TRANSITIONS)
                 if same and lease.acquired:
                     body["spec"]["acquireTime"] = lease.acquired
-                await hedged(lambda: self.api.replace(f"{self._collection}/{duty}", body), _HEDGE)
+                await hedged(lambda: self._replace(duty, body), _HEDGE)
         except ApiError as error:
             if error.conflict:
                 return False
@@ -196,6 +196,16 @@ class Duties:
         if own:
             self._renewed[duty] = started
         return True
+
+    async def _replace(self, duty: str, body: Object) -> None:
+        """Replace a Lease, unless an earlier attempt with the same body did so and has no response yet. Raises
+        ApiError."""
+        path = f"{self._collection}/{duty}"
+        try:
+            await self.api.replace(path, body)
+        except ApiError as error:
+            if not error.conflict or (await self.api.get(path)).get("spec") != body["spec"]:
+                raise
 
 
 def _decode(obj: Object) -> _Lease:

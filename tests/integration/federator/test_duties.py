@@ -32,11 +32,12 @@ LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 
 class FaultyApi(Api):
     """A client with faults. Requests wait while it is ``frozen``, as those of a suspended process or a blocked
-    connection, and ``delay`` seconds longer. If ``lossy``, only every second one gets a response. The next ``lost``
+    connection, and ``delay`` seconds longer. If ``lossy``, only every second one gets a response; if ``deaf``, every
+    second write is executed without a response, and the client waits for it. The next ``lost``
     writes are executed without a response, the next ``refused`` ones fail, and the next ``malformed`` lists have an
     item without content."""
 
-    frozen, delay, lossy, lost, refused, malformed = False, 0.0, False, 0, 0, 0
+    frozen, delay, lossy, deaf, lost, refused, malformed = False, 0.0, False, False, 0, 0, 0
     _numbers = itertools.count(1)
 
     async def _request(self, method: str, *arguments: Any, **options: Any) -> Object:
@@ -52,6 +53,8 @@ class FaultyApi(Api):
             self.refused -= 1
             raise ApiError("refused", 500)
         result = await super()._request(method, *arguments, **options)
+        if method != "GET" and self.deaf and next(self._numbers) % 2:
+            await asyncio.Event().wait()
         if method != "GET" and self.lost:
             self.lost -= 1
             raise ApiError("truncated", 502)
@@ -290,18 +293,20 @@ def test_a_slow_api_server_does_not_end_the_holder_of_both_duties(
     scenario(namespace, act)
 
 
-def test_a_holder_keeps_its_duties_while_every_second_request_is_lost(
-        namespace: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frozen member of etcd has a similar effect."""
+@pytest.mark.parametrize("fault", ["lossy", "deaf"])
+def test_a_holder_keeps_its_duties_while_every_second_request_has_no_response(
+        namespace: Cluster, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """A frozen member of etcd has a similar effect. A write that is executed without a response conflicts with its own
+    repetition, and has renewed the Lease."""
     half_of_real_times(monkeypatch)
 
     async def act(start: Callable[..., Replica]) -> None:
         first = start("a")
         await settled(lambda: first.performs() == {PLACEMENT, STATUSES})
-        first.api.lossy = True
+        setattr(first.api, fault, True)
         await asyncio.sleep(3 * duties_module._GIVE_UP)
         assert first.performs() == {PLACEMENT, STATUSES}
-        first.api.lossy = False
+        setattr(first.api, fault, False)
     scenario(namespace, act)
 
 
