@@ -23,6 +23,8 @@ from cryptography.x509.oid import NameOID
 
 from nova.federator.api.names import AGENT_USER, AGENTS_GROUP, cluster_namespace
 from nova.federator.api.objects import ref_of
+from nova.federator.client import manifests
+from nova.federator.client.manifests import Settings
 from nova.federator.controllers.joining import prepare
 from nova.federator.controllers.signing import Authority
 from nova.federator.kube.client import Api
@@ -31,7 +33,6 @@ from nova.federator.store import schedules
 from nova.federator.store.schedules import Entry, digest_of
 from tests.integration.federator.clusters import Cluster, deployment, job, until
 from tests.integration.federator.federation import Process
-from tests.paths import ROOT
 
 CLUSTER = "agents"
 NAMESPACE = cluster_namespace(CLUSTER)
@@ -71,9 +72,8 @@ class Bed:
 
     def service_account(self) -> Kubeconfig:
         """Install the agent's rights in the member and return the credentials of its service account."""
-        rights = (ROOT / "nova/federator/install/base/agent/rbac.yaml").read_text()
-        self.member.kubectl("apply", "-n", "agents", "-f", "-",
-                            stdin=rights.replace("namespace: elotl", "namespace: agents"))
+        installed = manifests.agent(Settings(namespace="agents"))
+        self.member.apply(*(obj for obj in installed if obj["kind"] != "Deployment"))
         secret = until(lambda: next((item["data"] for item in self.member.get("secrets", "-n", "agents")["items"]
                                      if item["metadata"]["name"].startswith("nova-agent-token")), None))
         user = "--as=system:serviceaccount:agents:nova-agent"
