@@ -6,6 +6,7 @@ import functools
 import logging
 import pathlib
 import time
+from collections import deque
 
 from nova.federator.api import times
 from nova.federator.api.names import HEARTBEAT, SILENT_SINCE, WAITING, cluster_namespace
@@ -38,6 +39,8 @@ class Heartbeat:
         self.early = asyncio.Event()
         self._started, self._touched = now(), 0.0
         self._lease: Object | None = None  # as stored by the last renewal
+        # renewTime -> monotonic start of the last attempts, also of those that got no response
+        self._attempts: deque[tuple[str, float]] = deque(maxlen=8)
         self._seen: tuple[str, float] = ("", 0.0)  # renewal of a foreign Lease, when it was first observed
 
     @property
@@ -121,13 +124,17 @@ class Heartbeat:
         path = f"{self._collection}/{HEARTBEAT}"
         try:
             lease = self._lease or await self.nova.get(path)
-            if (lease.get("spec") or {}).get("holderIdentity") != self.identity and not self._may_take(
-                    lease, taking, started):
+            spec = lease.get("spec") or {}
+            if spec.get("holderIdentity") != self.identity and not self._may_take(lease, taking, started):
                 if taking:
                     await self._wait_visibly(path, lease, started)
                 return False
-            epoch = self.epoch or int((lease.get("spec") or {}).get("leaseTransitions") or 0) + 1
-            stored = await self.nova.replace(path, self._spec(lease, epoch))
+            epoch = self.epoch or int(spec.get("leaseTransitions") or 0) + 1
+            executed = next((begun for stamp, begun in self._attempts if stamp == spec.get("renewTime")), 0.0)
+            if self.epoch and executed > (self.renewed or 0.0):  # a write without response, whose repetition conflicts
+                stored, started = lease, executed
+            else:
+                stored = await self.nova.replace(path, self._spec(lease, epoch, started))
         except ApiError as error:
             previous, self._lease = self._lease, None
             if error.conflict and previous is not None:
@@ -138,7 +145,8 @@ class Heartbeat:
                 raise
             epoch = max(1, self.epoch)
             stored = await self.nova.create(self._collection, self._spec({
-                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": HEARTBEAT}}, epoch))
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": HEARTBEAT}}, epoch,
+                started))
         if self.renewed is None or started - self.renewed > 2 * RENEW:
             self.resumed = now()
         self._lease, self.epoch, self.renewed = stored, epoch, started
@@ -173,8 +181,9 @@ class Heartbeat:
         except ApiError as error:
             LOG.debug("The lease was not released: %s", error)
 
-    def _spec(self, lease: Object, epoch: int) -> Object:
+    def _spec(self, lease: Object, epoch: int, started: float) -> Object:
         renewed = times.now_exactly()
+        self._attempts.append((renewed, started))
         return {**lease, "spec": {"holderIdentity": self.identity, "leaseDurationSeconds": DURATION,
                                   "renewTime": renewed, "leaseTransitions": epoch}}
 

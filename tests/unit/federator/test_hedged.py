@@ -10,7 +10,7 @@ import pytest
 
 from nova.federator.kube.client import ApiError, hedged
 
-PAUSE = 0.05
+PAUSE = 0.2
 UNAVAILABLE, REFUSED = ApiError("etcdserver: request timed out", 500), ApiError("forbidden", 403)
 
 
