@@ -216,7 +216,8 @@ def test_a_new_fenced_workload_is_not_stopped_between_two_renewals(federation: C
                                                                    namespace: str) -> None:
     """A lease is renewed each ten seconds, which is the shortest fence time, until the first fenced copy exists."""
     first, cluster = federation.members[0], federation.clusters()[0]
-    until(lambda: not first.get("deployments", "--all-namespaces", "-l", "app")["items"])
+    copies = f"nova.elotl.co/target-cluster={cluster}"  # other tests may have left copies of their agents
+    until(lambda: not first.get("deployments", "--all-namespaces", "-l", copies)["items"])
     agent = federation.agents[first.name]
     federation.nova.apply(fenced(federation, "young", cluster))
     next_renewal(federation, cluster)

@@ -19,7 +19,7 @@ from nova.federator.local.cluster import LocalCluster, Part, _free_ports
 from tests.integration.federator import clusters
 from tests.integration.federator.clusters import Cluster, until
 from tests.integration.federator.faulty import FaultyServer
-from tests.integration.federator.federation import SupervisedFederation
+from tests.integration.federator.federation import Process, SupervisedFederation
 
 MEMBERS = ("etcd", "etcd-2", "etcd-3")
 SERVERS = ("kube-apiserver", "kube-apiserver-2")  # of the agents, and of the scheduler
@@ -195,6 +195,10 @@ class StruckFederation(SupervisedFederation):
 
     def server(self, member: Cluster) -> str:
         return self._for_agents.url
+
+    def agent(self, member: Cluster, name: str = "", token: str = "", *options: str, clock: int = 0) -> Process:
+        """Start an agent with credentials of its own: the proxy closes connections of the other control plane's."""
+        return super().agent(member, name, token, "--namespace=struck", *options, clock=clock)
 
     def wait_ready(self) -> None:
         for member in self.members:
