@@ -101,6 +101,7 @@ start_nova() { # start Nova's services in the background
     check_port nova-serialproxy "$NOVA_SERIALPROXY_PORT" NOVA_SERIALPROXY_PORT
     finish_task nova-database "Nova's database"
     prepare_hosts
+    if neutron_wanted; then prepare_neutron_of_hosts; fi
     start_task nova-services start_nova_services
 }
 
@@ -108,6 +109,7 @@ finish_nova() {
     step "Nova"
     finish_task nova-services "Nova's services"
     start_hosts
+    if neutron_wanted; then start_neutron_of_hosts; fi
     wait_for_nova
     wait_for_hosts
     start_task nova-status check_nova

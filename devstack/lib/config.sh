@@ -44,6 +44,7 @@ load_options() {
     NOVA_SPICE=${NOVA_SPICE:-False}
     NOVA_HOSTS=${NOVA_HOSTS:-1}
     HOSTS_NETWORK=${HOSTS_NETWORK:-10.78.0}
+    HOSTS_TUNNELS=${HOSTS_TUNNELS:-10.78.2}
     HOSTS_OUTSIDE=${HOSTS_OUTSIDE:-10.78.1}
     SERVICE_HOST=${SERVICE_HOST:-127.0.0.1}
     REGION_NAME=${REGION_NAME:-RegionOne}
@@ -108,9 +109,8 @@ check_options() {
         esac
     done
     [ "$NOVA_CINDER $NOVA_DATABASE" != "True sqlite" ] || die "NOVA_DATABASE=sqlite: choose mysql or postgresql for NOVA_CINDER=True"
-    case "$NOVA_NETWORK $NOVA_DATABASE $NOVA_HOSTS" in
-        linuxnet* | "neutron mysql 1") ;;
-        "neutron mysql "*) die "NOVA_HOSTS=$NOVA_HOSTS: choose 1 for NOVA_NETWORK=neutron" ;;
+    case "$NOVA_NETWORK $NOVA_DATABASE" in
+        linuxnet* | "neutron mysql") ;;
         neutron*) die "NOVA_DATABASE=$NOVA_DATABASE: choose mysql for NOVA_NETWORK=neutron" ;;
         *) die "NOVA_NETWORK=$NOVA_NETWORK: choose linuxnet or neutron" ;;
     esac

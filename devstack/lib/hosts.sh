@@ -94,6 +94,8 @@ remove_surplus_hosts() { # remove the hosts of an earlier run with a larger NOVA
     [ -d "$DATA_DIR/hosts" ] || return 0
     while read -r number _rest; do
         [ "$number" -gt "$NOVA_HOSTS" ] || continue
+        [ ! -e "$DATA_DIR/etc/supervisor.d/host$number-ovs-db.conf" ] ||
+            remove_services $(host_programs "$number" neutron-ovn-agent ovn-controller ovs-switch ovs-db)
         remove_services $(host_programs "$number" nova-compute nova-metadata libvirtd virtlogd '')
         hosts_tool remove "$number" || die "removing host $number failed"
         rm -f "$(host_conf_file "$number")"
