@@ -162,7 +162,7 @@ class ImageCache:
             with self._locked(name) as lock:
                 if not os.path.exists(path):
                     _Addition(self, name, lock, most).make(download, disk_format or "", path)
-                os.utime(path)
+                _touch(path)
         return path
 
     def adopt(self, name: str, copy: Callable[[str], None], length: int) -> str:
@@ -175,7 +175,7 @@ class ImageCache:
         with _blame(image_id), self._locked(image_id) as lock:
             if not os.path.exists(path):
                 _Addition(self, image_id, lock, None).copy(copy, length, path)
-            os.utime(path)
+            _touch(path)
         return path
 
     def evict(self) -> bool:
@@ -199,8 +199,8 @@ class ImageCache:
         return False
 
     def clean(self, used: set[str]) -> list[str]:
-        """Remove images not in ``used`` (paths) that are unused for long enough; return their paths. The modification
-        time of an image is the time of its last use, updated by each call."""
+        """Remove images not in ``used`` (paths) that are unused for long enough; return their paths. The access time of
+        an image is the time of its last use, updated by each call."""
         removed: list[str] = []
         if not os.path.isdir(self.directory):
             return removed
@@ -214,7 +214,7 @@ class ImageCache:
             # another process may clean the cache, too
             with contextlib.suppress(FileNotFoundError):
                 if path in used:
-                    os.utime(path)
+                    _touch(path)
                 elif partial or CONF.image_cache.remove_unused_base_images:
                     with self._locked(image_id, wait=False) as lock:
                         # an unlocked partial file is left over from a crash
@@ -338,9 +338,14 @@ def _blame(image_id: str) -> Iterator[None]:
         raise
 
 
+def _touch(path: str) -> None:
+    """Record the use of an image in its access time. The modification time stays that of the content."""
+    os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
+
+
 def _age(path: str) -> float:
     """Return the seconds since the file was last used; 0 if it does not exist."""
     try:
-        return time.time() - os.stat(path).st_mtime
+        return time.time() - os.stat(path).st_atime
     except FileNotFoundError:
         return 0

@@ -17,9 +17,11 @@ from nova.objects.servers.instance import Instance
 from nova.objects.servers.moves import DiskSource
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
+from nova.virt.guest_files import directories, disk_server
+from nova.virt.guest_locks import LOCK_TIMEOUT
 from nova.virt.libvirt import power
-from nova.virt.libvirt.files import copies, directories, disk_making, disk_server, disks
-from nova.virt.libvirt.guests import LOCK_TIMEOUT, MOVED_DEFINITION, Role
+from nova.virt.libvirt.files import copies, disk_making, disks
+from nova.virt.libvirt.guests import MOVED_DEFINITION, Role
 from nova.virt.libvirt.xml.definition import Definition, received
 
 LOG = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from nova.conf import CONF
 from nova.objects.hosts.node import ComputeNode
 from nova.objects.servers.guest import GuestStatus
 from nova.virt.driver import Driver, EventHandler, HostCpu
+from nova.virt.guest_files import directories
 from nova.virt.libvirt.cold_migration import ColdMigration
 from nova.virt.libvirt.devices import Interfaces, VolumeFiles, Volumes, VolumeSwaps
-from nova.virt.libvirt.files import directories
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.live_migration import LiveMigrationSource, LiveMigrationTarget

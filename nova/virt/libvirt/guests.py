@@ -3,12 +3,8 @@
 import contextlib
 import dataclasses
 import logging
-import random
-import socket
-import threading
-import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import libvirt
@@ -19,8 +15,10 @@ from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import BlockDevice, DeviceAddress, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
+from nova.virt.guest_files import directories, disk_server
+from nova.virt.guest_locks import LOCK_TIMEOUT, GuestLocks
 from nova.virt.libvirt import diagnostics, errors, power, secrets
-from nova.virt.libvirt.files import directories, disk_server, disks
+from nova.virt.libvirt.files import disks
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.node.capabilities import Capabilities, foreign, of_guests, of_host
@@ -29,111 +27,17 @@ from nova.virt.libvirt.xml.definition import Definition, device_addresses
 from nova.virt.libvirt.xml.guest_config import FOREIGN, GuestConfig, default_machine, guest_config
 from nova.virt.libvirt.xml.layout import layout
 from nova.virt.libvirt.xml.settings import Settings, from_conf, with_cells, with_cpu
+from nova.virt.serial_ports import SerialPorts
 
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Seconds that a high-priority action waits for a running one.
-LOCK_TIMEOUT = 30.0
 # Seconds that the guest agent, a program of a tenant, has to set a password: by default libvirt waits for ever.
 _AGENT_TIMEOUT = 10
-# Seconds within which a guest begins to listen on an allocated port.
-_ON_ITS_WAY = 120.0
 
 # Name of the file in the guest's directory with its definition on the source host.
 MOVED_DEFINITION = "domain.xml"
-
-
-class _Turns:
-    """The lock of one guest. ``lost``: another action bypassed its holder and has a lock of its own."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.users = 0
-        self.lost = False
-
-
-class GuestLocks:
-    """A lock per guest, stored while actions need it."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._guests: dict[str, _Turns] = {}
-        self._mine = threading.local()
-
-    @contextlib.contextmanager
-    def hold(self, uuid: str, timeout: float | None = None) -> Iterator[None]:
-        """Hold the guest's lock; with ``timeout`` (seconds) bypass a holder that does not finish. check() raises an
-        error in the bypassed action before its next change."""
-        turns = self._acquire(uuid, timeout)
-        outer = getattr(self._mine, "turns", None)
-        self._mine.turns = turns
-        try:
-            yield
-        finally:
-            self._mine.turns = outer
-            turns.lock.release()
-            self._leave(uuid, turns)
-
-    def check(self) -> None:
-        """Raise Conflict if another action bypassed this thread and owns the guest now."""
-        turns = getattr(self._mine, "turns", None)
-        if turns is not None and turns.lost:
-            raise exception.Conflict("Another action bypassed this one, which took too long.")
-
-    def _acquire(self, uuid: str, timeout: float | None) -> _Turns:
-        while True:
-            with self._guard:
-                turns = self._guests.setdefault(uuid, _Turns())
-                turns.users += 1
-            if not turns.lock.acquire(timeout=-1 if timeout is None else timeout):
-                LOG.warning("[instance: %s] An action on the guest hangs: starting the next action without waiting for "
-                            "it", uuid)
-                with self._guard:
-                    turns.lost = True
-                    if self._guests.get(uuid) is turns:
-                        del self._guests[uuid]
-                self._leave(uuid, turns)
-            elif turns.lost:
-                turns.lock.release()
-                self._leave(uuid, turns)
-            else:
-                return turns
-
-    def _leave(self, uuid: str, turns: _Turns) -> None:
-        with self._guard:
-            turns.users -= 1
-            if turns.users == 0 and self._guests.get(uuid) is turns:
-                del self._guests[uuid]
-
-
-class SerialPorts:
-    """An allocator of TCP ports for the serial ports of guests. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._given: dict[int, float] = {}
-
-    def take(self, count: int, taken: Collection[int]) -> tuple[int, ...]:
-        """Allocate ``count`` ports of [serial_console]port_range not in ``taken``. Raises SocketPortRangeExhausted."""
-        with self._lock:
-            now = time.monotonic()
-            self._given = {port: moment for port, moment in self._given.items() if now - moment < _ON_ITS_WAY}
-            ports: list[int] = []
-            low, high = (int(number) for number in CONF.serial_console.port_range.split(":"))
-            size = max(high - low, 0)
-            start = random.randrange(max(size, 1))  # noqa: S311 - a released port is not reused soon
-            for number in range(size):
-                port = low + (start + number) % size
-                if len(ports) == count:
-                    break
-                if port not in taken and port not in self._given and _is_free(port):
-                    ports.append(port)
-            if len(ports) < count:
-                raise exception.SocketPortRangeExhausted(host=CONF.host)
-            self._given.update(dict.fromkeys(ports, now))
-            return tuple(ports)
 
 
 class Guests(guest_driver.Guests):
@@ -443,11 +347,3 @@ def serial_ports_of(text: str) -> tuple[int, ...]:
     devices = ET.fromstring(text)  # noqa: S314 - libvirt's own output
     sources = devices.iterfind("devices/serial[@type='tcp']/source[@mode='bind']")
     return tuple(int(port) for source in sources if (port := source.get("service", "")).isdecimal())
-
-
-def _is_free(port: int) -> bool:
-    try:
-        socket.create_server((CONF.serial_console.proxyclient_address, port)).close()
-    except OSError:
-        return False
-    return True

@@ -26,10 +26,12 @@ from nova.objects.servers.instance import Instance
 from nova.objects.servers.moves import DiskFile, DiskSource, MigrationProgress, MigrationSource, MigrationTarget
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
+from nova.virt.guest_files import directories, disk_server, peers
+from nova.virt.guest_locks import LOCK_TIMEOUT
 from nova.virt.images import qemuimg
 from nova.virt.libvirt import errors, power
-from nova.virt.libvirt.files import copies, directories, disk_server, peers
-from nova.virt.libvirt.guests import LOCK_TIMEOUT, Guests, Role
+from nova.virt.libvirt.files import copies
+from nova.virt.libvirt.guests import Guests, Role
 from nova.virt.libvirt.xml import migration_xml
 from nova.virt.libvirt.xml.definition import Definition
 

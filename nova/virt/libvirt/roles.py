@@ -22,9 +22,10 @@ from nova.objects.servers.console import SERIAL, SPICE, VNC, ConsoleAddress
 from nova.objects.servers.instance import Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
+from nova.virt.guest_files import directories, disk_server
 from nova.virt.images import qemuimg
 from nova.virt.libvirt import power
-from nova.virt.libvirt.files import directories, disk_making, disk_server, disks
+from nova.virt.libvirt.files import disk_making, disks
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.guests import Role, define_domain, serial_ports_of
 from nova.virt.libvirt.xml import domain_xml

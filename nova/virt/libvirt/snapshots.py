@@ -22,9 +22,10 @@ from nova.objects.servers.guest import DiskImage
 from nova.objects.servers.instance import Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
+from nova.virt.guest_files import directories
 from nova.virt.images import qemuimg
 from nova.virt.libvirt import errors
-from nova.virt.libvirt.files import directories, disks
+from nova.virt.libvirt.files import disks
 from nova.virt.libvirt.guests import Guests, Role
 from nova.virt.libvirt.xml.xmltree import attribute, element
 

@@ -12,7 +12,7 @@ from nova import conf, exception
 from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.servers.moves import DiskSource
-from nova.virt.libvirt.files import disk_server
+from nova.virt.guest_files import disk_server
 
 pytestmark = pytest.mark.skipif(shutil.which("qemu-storage-daemon") is None, reason="needs qemu-storage-daemon")
 MIB = 1 << 20

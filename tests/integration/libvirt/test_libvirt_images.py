@@ -24,14 +24,15 @@ from nova.conf import CONF, register
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import BlockDevice
 from nova.operations.framework.guest_driver import BootFiles
+from nova.virt.guest_files import directories
 from nova.virt.images import image_formats, qemuimg
 from nova.virt.images.imagecache import Download, ImageCache, cached_format
-from nova.virt.libvirt.files import directories, disk_making, disks
+from nova.virt.libvirt.files import disk_making, disks
 from tests.integration.libvirt_fixtures import server
 
 os.environ["PATH"] += ":/usr/sbin:/sbin"
-pytestmark = pytest.mark.skipif(not all(map(shutil.which, ("qemu-img", "mkfs.ext4", "mkswap", "prlimit"))),
-                                reason="needs qemu-img, e2fsprogs and util-linux")
+_TOOLS = ("qemu-img", "mkfs.ext4", "mkswap", "prlimit")
+pytestmark = pytest.mark.skipif(not all(map(shutil.which, _TOOLS)), reason=f"needs {', '.join(_TOOLS)}")
 MIB = 1 << 20
 
 
@@ -242,11 +243,10 @@ def test_cleaning_removes_old_unused_images(state: pathlib.Path) -> None:
     cache = ImageCache()
     old, used, young = (cache.fetch(name, copier(make(state, "qcow2")), "qcow2") for name in ("old", "used", "young"))
     long_ago = time.time() - 90000
-    os.utime(old, (long_ago, long_ago))
-    os.utime(used, (long_ago, long_ago))
-    assert cache.clean({used}) == [old]
-    assert os.path.exists(used)
-    assert os.path.exists(young)
+    for path in (old, used):
+        os.utime(path, (long_ago, long_ago))
+    assert (cache.clean({used}), os.path.exists(young)) == ([old], True)
+    assert os.stat(used).st_mtime == long_ago, "copy-on-write disks of User Mode Linux record this time"
     assert cache.clean(set()) == [], "an image in use a moment ago was removed"
 
 
@@ -312,8 +312,8 @@ def test_cache_size_limit_evicts_the_least_recently_used_image(state: pathlib.Pa
     cache = ImageCache(used=lambda: used)
     for name, age in (("used", 5000), ("old", 4000), ("older", 4500)):
         path = cache.fetch(name, copier(random(state, 6 * MIB)), "raw")
-        os.utime(path, (time.time() - age, time.time() - age))
-        used.add(path) if name == "used" else None
+        os.utime(path, (time.time() - age,) * 2)
+        used |= {path} if name == "used" else set()
     assert 18 * MIB <= cache.space.used() <= 20 * MIB
     cache.fetch("new", copier(random(state, 6 * MIB)), "raw")
     assert entries(cache) == ["new.raw", "old.raw", "used.raw"], "the least recently used image was not removed"

@@ -14,8 +14,9 @@ from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.servers.moves import DiskFile, DiskSource, MigrationSource
+from nova.virt.guest_files import disk_server
 from nova.virt.libvirt.cold_migration import ColdMigration
-from nova.virt.libvirt.files import copies, disk_server
+from nova.virt.libvirt.files import copies
 from nova.virt.libvirt.live_migration import LiveMigrationTarget
 from nova.virt.libvirt.xml.settings import Settings
 from tests.unit.virt.guests import server

@@ -12,8 +12,9 @@ from nova import conf, exception
 from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.servers.moves import DiskFile, DiskSource
+from nova.virt.guest_files import directories, disk_server
 from nova.virt.images.imagecache import ImageCache
-from nova.virt.libvirt.files import copies, directories, disk_server
+from nova.virt.libvirt.files import copies
 from tests.unit.virt.guests import server
 from tests.unit.virt.test_image_formats import MIB, qcow2
 

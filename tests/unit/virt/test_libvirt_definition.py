@@ -12,8 +12,8 @@ import pytest
 from nova import conf, exception
 from nova.conf import CONF
 from nova.objects.servers.moves import DiskSource
+from nova.virt.guest_files import directories
 from nova.virt.libvirt.cold_migration import ColdMigration
-from nova.virt.libvirt.files import directories
 from nova.virt.libvirt.guests import MOVED_DEFINITION
 from nova.virt.libvirt.xml.definition import Definition
 from tests.unit.virt.guests import server

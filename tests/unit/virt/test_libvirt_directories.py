@@ -10,7 +10,7 @@ import pytest
 
 from nova import exception
 from nova.conf import CONF, register
-from nova.virt.libvirt.files import directories
+from nova.virt.guest_files import directories
 
 ONE = "5b4f9b8a-2f0c-4f39-9f2e-0a1b2c3d4e5f"
 

@@ -8,8 +8,8 @@ import libvirt
 import pytest
 
 from nova import exception
+from nova.virt.guest_locks import GuestLocks
 from nova.virt.libvirt import power
-from nova.virt.libvirt.guests import GuestLocks
 
 
 def test_guest_lock_serializes_actions_per_guest() -> None:

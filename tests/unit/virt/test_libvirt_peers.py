@@ -13,8 +13,8 @@ import pytest
 from nova import conf, exception
 from nova.conf import CONF
 from nova.objects.servers.moves import DiskSource, MigrationTarget
-from nova.virt.libvirt.files import peers
-from nova.virt.libvirt.files.disk_server import fetch
+from nova.virt.guest_files import peers
+from nova.virt.guest_files.disk_server import fetch
 from nova.virt.libvirt.live_migration import LiveMigrationSource
 from tests.unit.virt.guests import server
 

@@ -13,12 +13,13 @@ from lxml import etree
 
 from nova import exception
 from nova.conf import CONF, register
-from nova.virt.libvirt.guests import SerialPorts, serial_ports_of
+from nova.virt.libvirt.guests import serial_ports_of
 from nova.virt.libvirt.xml import domain_xml, migration_xml
 from nova.virt.libvirt.xml.definition import Definition
 from nova.virt.libvirt.xml.guest_config import guest_config
 from nova.virt.libvirt.xml.layout import layout
 from nova.virt.libvirt.xml.settings import Spice
+from nova.virt.serial_ports import SerialPorts
 from tests.integration.processes import free_port
 from tests.unit.virt.test_libvirt_domain_xml import DISKS, HOST, SCHEMA, server
 

@@ -10,6 +10,7 @@ import pytest
 
 from nova import exception
 from nova.conf import CONF, register
+from nova.virt import host_report
 from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.node.capabilities import Capabilities
 from nova.virt.libvirt.xml import settings
@@ -97,15 +98,15 @@ def test_host_serial_is_the_machine_id_if_it_can_be_read(kind: str, content: str
 
 def test_node_uuid_is_stable_and_unique(tmp_path: Any) -> None:
     CONF.set_override("state_path", str(tmp_path))
-    first = inventory.node_uuid("a", "a.example")
-    assert first == inventory.node_uuid("a", "a.example")
-    assert first != inventory.node_uuid("b", "a.example")
+    first = host_report.node_uuid("a", "a.example")
+    assert first == host_report.node_uuid("a", "a.example")
+    assert first != host_report.node_uuid("b", "a.example")
     (tmp_path / "compute_id").write_text("1B1E6F2C-8F0C-4C0B-9F53-0D3C8E0C9A11\n")
-    assert inventory.node_uuid("a", "a.example") == "1b1e6f2c-8f0c-4c0b-9f53-0d3c8e0c9a11"
+    assert host_report.node_uuid("a", "a.example") == "1b1e6f2c-8f0c-4c0b-9f53-0d3c8e0c9a11"
 
 
 def test_host_option_determines_the_node_name() -> None:
-    assert inventory.node_name("virtual-1", "machine.example") == "virtual-1"
+    assert host_report.node_name("virtual-1", "machine.example") == "virtual-1"
 
 
 def test_node_traits_match_the_host_capabilities() -> None:

@@ -19,9 +19,10 @@ from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.servers.moves import DiskSource
 from nova.operations.framework.guest_driver import BootFiles
+from nova.virt.guest_files import directories
 from nova.virt.images.imagecache import ImageCache
 from nova.virt.libvirt.cold_migration import ColdMigration
-from nova.virt.libvirt.files import copies, directories, disk_making, disks
+from nova.virt.libvirt.files import copies, disk_making, disks
 from tests.unit.virt.guests import server
 from tests.unit.virt.test_libvirt_domain_xml import HOST, domain_xml
 

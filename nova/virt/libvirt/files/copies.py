@@ -24,11 +24,12 @@ from nova.common import files
 from nova.conf import CONF
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.moves import DiskFile, DiskSource
+from nova.virt.guest_files import directories, disk_server
 from nova.virt.images import qemuimg
 from nova.virt.images.image_formats import DISK_FORMATS
 from nova.virt.images.imagecache import ImageCache
 from nova.virt.images.qemuimg import most_bytes
-from nova.virt.libvirt.files import directories, disk_making, disk_server, disks
+from nova.virt.libvirt.files import disk_making, disks
 from nova.virt.libvirt.files.disks import CONFIG_DRIVE, KERNEL, NVRAM, RAMDISK, ROOT, SWAP, ephemeral_name, is_iso
 
 LOG = logging.getLogger(__name__)

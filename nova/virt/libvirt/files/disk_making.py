@@ -16,9 +16,10 @@ from nova.objects.requirements import local_disks
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.driver import rescue_disk_gb
+from nova.virt.guest_files import directories
 from nova.virt.images import qemuimg
 from nova.virt.images.imagecache import format_of
-from nova.virt.libvirt.files import directories, disks
+from nova.virt.libvirt.files import disks
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks, ephemeral_name, is_iso, virtual_size
 
 _GIB = 1 << 30

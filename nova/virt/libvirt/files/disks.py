@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from nova import exception
 from nova.objects.servers.instance import Instance
+from nova.virt.guest_files import directories
 from nova.virt.images import qemuimg
-from nova.virt.libvirt.files import directories
 
 ROOT, SWAP, CONFIG_DRIVE, KERNEL, RAMDISK = "disk", "disk.swap", "disk.config", "kernel", "ramdisk"
 NVRAM = "nvram"

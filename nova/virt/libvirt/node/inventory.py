@@ -3,25 +3,20 @@
 Traits are names of os-traits, also of the device models of QEMU and of features of the kernel."""
 
 import logging
-import math
-import os
 import re
 import shutil
-import socket
 import subprocess
-import uuid
 from collections.abc import Mapping
 
 import libvirt
 
-from nova.common import files
 from nova.conf import CONF
-from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode, Inventory, Provider
+from nova.objects.hosts.node import ComputeNode
 from nova.objects.requirements import hardware_values
 from nova.objects.requirements.requested_resources import PCPU
 from nova.objects.volumes.share import VIRTIO_FS
+from nova.virt import host_report
 from nova.virt.driver import HostCpu
-from nova.virt.images.imagecache import ImageCache
 from nova.virt.libvirt.files import disks
 from nova.virt.libvirt.node.capabilities import Capabilities, pci_devices
 from nova.virt.libvirt.xml import guest_config
@@ -29,36 +24,27 @@ from nova.virt.libvirt.xml import guest_config
 LOG = logging.getLogger(__name__)
 
 _GIB = 1 << 30
-# Ids of nodes are derived from the names of host and node, so that a lost file never creates a second node.
-_NODES = uuid.UUID("6a1e3c52-6f0f-4bd4-9c56-6b1a0a2a4f5e")
 
 
 def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) -> ComputeNode:
     """Return the node with current values."""
     _arch, memory, cpus, *_rest = connection.getInfo()
-    name = node_name(host, connection.getHostname())
-    identity = node_uuid(host, name)
+    name = host_report.node_name(host, connection.getHostname())
+    identity = host_report.node_uuid(host, name)
     usage = shutil.disk_usage(CONF.instances_path)
     shared, dedicated = cpus, 0
     if capabilities.cells is not None and (CONF.compute.cpu_shared_set or CONF.compute.cpu_dedicated_set):
         cells = capabilities.cells.cells
         shared, dedicated = sum(len(cell.cpus) for cell in cells), sum(len(cell.pcpus) for cell in cells)
-    inventories = {
-        VCPU: _inventory(shared, CONF.reserved_host_cpus, CONF.cpu_allocation_ratio, CONF.initial_cpu_allocation_ratio),
-        PCPU: _inventory(dedicated, 0, 1.0, 1.0),
-        MEMORY_MB: _inventory(memory, CONF.reserved_host_memory_mb, CONF.ram_allocation_ratio,
-                              CONF.initial_ram_allocation_ratio),
-        DISK_GB: _inventory(usage.total // _GIB, _reserved_disk(usage.total), CONF.disk_allocation_ratio,
-                            CONF.initial_disk_allocation_ratio)}
+    inventories = host_report.inventories(shared, memory, usage.total)
+    inventories[PCPU] = host_report.inventory(dedicated, 0, 1.0, 1.0)
     return ComputeNode(
         uuid=identity, host=host, hypervisor_hostname=name, hypervisor_type=connection.getType(),
         hypervisor_version=connection.getVersion(), host_ip=CONF.my_ip, cpu_info=capabilities.cpu_info,
-        supported_instances=_supported(capabilities), uptime=_uptime(),
+        supported_instances=_supported(capabilities), uptime=host_report.uptime(),
         numa_topology=capabilities.cells, pci_devices=pci_devices(connection),
         disk_available_least=(usage.free - disks.promised_bytes()) // _GIB,
-        provider=Provider(uuid=identity, name=name, inventories={
-            resource_class: inventory for resource_class, inventory in inventories.items() if inventory.total},
-                          traits=traits_of_node(capabilities)))
+        provider=host_report.provider(identity, name, inventories, traits_of_node(capabilities)))
 
 
 def _supported(capabilities: Capabilities) -> list[tuple[str, str, str]]:
@@ -73,37 +59,6 @@ def cpu(connection: libvirt.virConnect) -> HostCpu:
     times = connection.getCPUStats(libvirt.VIR_NODE_CPU_STATS_ALL_CPUS)
     return HostCpu(frequency=connection.getInfo()[3], **{kind: times.get(kind, 0) for kind in (
         "user", "kernel", "idle", "iowait")})
-
-
-def _reserved_disk(total: int) -> int:
-    """Return the GiB of ``total`` bytes reserved for the host (reserved_host_disk_mb) and for the image cache."""
-    for_guests = max(0, total - ImageCache().space.reserved()) // _GIB
-    return min(total // _GIB, total // _GIB - for_guests + math.ceil(int(CONF.reserved_host_disk_mb) / 1024))
-
-
-def node_name(host: str, machine: str) -> str:
-    """Return the machine's name in libvirt, or ``host`` if the host was configured with another name (several computes
-    share a machine and need different nodes)."""
-    return machine if host.partition(".")[0] == socket.gethostname().partition(".")[0] else host
-
-
-def node_uuid(host: str, name: str) -> str:
-    """Return the id in ``state_path``/compute_id if an operator stored one, else one derived from the names."""
-    stored = files.text_of(os.path.join(CONF.state_path, "compute_id"))
-    return str(uuid.uuid5(_NODES, f"{host}\n{name}") if stored is None else uuid.UUID(stored.strip()))
-
-
-def _inventory(total: int, reserved: int, ratio: float | None, initial: float) -> Inventory:
-    # 0 counts as unset, as in earlier releases.
-    return Inventory(total=total, reserved=reserved, ratio=ratio or initial, max_unit=max(total, 1))
-
-
-def _uptime() -> str | None:
-    try:
-        done = subprocess.run(["uptime"], capture_output=True, text=True, timeout=10, env={**os.environ, "LC_ALL": "C"})
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip("\n") if done.returncode == 0 else None
 
 
 # --- traits --------------------------------------------------------------------------------------------

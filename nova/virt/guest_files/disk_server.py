@@ -19,8 +19,8 @@ from nova import exception
 from nova.common import files
 from nova.conf import CONF
 from nova.objects.servers.moves import DiskSource
+from nova.virt.guest_files import peers
 from nova.virt.images import qemuimg
-from nova.virt.libvirt.files import peers
 
 LOG = logging.getLogger(__name__)
 
