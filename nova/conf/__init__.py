@@ -16,7 +16,7 @@ from nova.conf import log_lines
 
 CONF = cfg.CONF
 
-MODULES = ("base", "api", "compute", "conductor", "image", "libvirt", "network", "quota", "scheduler", "volume",
+MODULES = ("base", "api", "compute", "conductor", "image", "libvirt", "uml", "network", "quota", "scheduler", "volume",
            "metadata", "console", "telemetry", "notifications", "rpc")
 
 

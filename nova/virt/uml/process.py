@@ -1,0 +1,227 @@
+"""The processes of a guest as seen by nova-compute: its supervisor, its kernel, and the kernel's management socket.
+
+The files that :mod:`nova.virt.uml.supervisor` writes identify processes by id, start time and boot id, and signals are
+sent to open process file descriptors. A process that reused an id is never signalled."""
+
+import contextlib
+import fcntl
+import logging
+import os
+import select
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from nova import exception
+from nova.common import files
+from nova.virt.uml import supervisor
+
+LOG = logging.getLogger(__name__)
+
+# Seconds within which the kernel answers a management request, and within which killed processes end.
+ANSWER_TIMEOUT = 10.0
+_KILL_TIMEOUT = 10.0
+_POLL_INTERVAL = 0.02
+_MAGIC, _VERSION = 0xCAFEBABE, 2
+_REQUEST, _REPLY = struct.Struct("=III512s"), struct.Struct("=III")
+_LOG_TAIL = 2000
+
+
+@contextlib.contextmanager
+def opened(place: str, name: str = supervisor.PID) -> Iterator[int | None]:
+    """Yield a file descriptor of the process recorded in ``place``, or None if that process has ended."""
+    recorded = files.text_of(os.path.join(place, name)) or ""
+    descriptor = None
+    try:
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(recorded.split()[0]) if recorded else 0
+            if pid:
+                descriptor = os.pidfd_open(pid)
+                if supervisor.identity(pid) != recorded or _ended(descriptor, 0):
+                    os.close(descriptor)
+                    descriptor = None
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def is_running(place: str) -> bool:
+    with opened(place) as process:
+        return process is not None
+
+
+def kernel_pid(place: str) -> int | None:
+    """Return the process id of the running kernel, which is also that of its process group; None if it has ended."""
+    with opened(place, supervisor.KERNEL_PID) as process:
+        return int((files.text_of(os.path.join(place, supervisor.KERNEL_PID)) or "0").split()[0]) if process else None
+
+
+def start(uuid: str, place: str, timeout: float) -> None:
+    """Start the supervisor and return when the kernel responds, or when it is held before its start. Raises
+    NovaException; the log has the reason."""
+    for name in (supervisor.EXIT, supervisor.STOP, supervisor.KERNEL_LOG):
+        files.remove(os.path.join(place, name))
+    log = os.path.join(place, "supervisor.log")
+    with open(log, "wb") as output:
+        process = subprocess.Popen([sys.executable, "-I", "-S", supervisor.__file__, place], stdin=subprocess.DEVNULL,
+                                   stdout=output, stderr=output, cwd="/", start_new_session=True, env={})
+    held = os.path.exists(os.path.join(place, supervisor.HOLD))
+    deadline = time.monotonic() + timeout
+    while not (kernel_pid(place) if held else _responds(place)):
+        if process.poll() is not None or time.monotonic() > deadline:
+            reason = _reason(place, log)
+            LOG.error("[instance: %s] The User Mode Linux kernel did not start: %s", uuid, reason)
+            kill(place)
+            raise exception.NovaException("The User Mode Linux kernel of the guest did not start.")
+        time.sleep(_POLL_INTERVAL)
+
+
+def _reason(place: str, log: str) -> str:
+    text = "".join(files.text_of(path) or "" for path in (log, os.path.join(place, supervisor.KERNEL_LOG)))
+    return text[-_LOG_TAIL:].strip() or "no message"
+
+
+def _responds(place: str) -> bool:
+    try:
+        with management_socket(place, 0.5) as query:
+            query("version")
+        return True
+    except (OSError, RefusedByKernel):
+        return False
+
+
+def kill(place: str) -> None:
+    """End the supervisor and all processes of the guest. Succeeds if there are none."""
+    with opened(place) as process:
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, signal.SIGTERM)
+            if not _ended(process, _KILL_TIMEOUT):
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                _ended(process, _KILL_TIMEOUT)
+    _wait_for_lock(place)
+    _kill_remains(place)
+    files.remove(*(os.path.join(place, name) for name in (supervisor.PID, supervisor.KERNEL_PID)))
+
+
+def _wait_for_lock(place: str) -> None:
+    """Wait until no supervisor holds the lock of the guest, for example one that has not recorded its id yet."""
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(place, f"{supervisor.PID}.lock"), "rb") as file:
+        deadline = time.monotonic() + _KILL_TIMEOUT
+        while time.monotonic() < deadline:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(_POLL_INTERVAL)
+
+
+def _kill_remains(place: str) -> None:
+    """Kill processes left by a supervisor that was killed: their working directory is that of the guest."""
+    if files.text_of(os.path.join(place, supervisor.KERNEL_PID)) is None:
+        return  # The supervisor ended by itself, after it killed the kernel's process group.
+    mine = os.stat(place)
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            process = os.pidfd_open(pid)
+            try:
+                if os.path.samestat(os.stat(f"/proc/{pid}/cwd"), mine):
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+            finally:
+                os.close(process)
+
+
+def wait_for_end(place: str, timeout: float) -> bool:
+    """Wait until the supervisor ends; return False after ``timeout`` seconds."""
+    with opened(place) as process:
+        return process is None or _ended(process, timeout)
+
+
+def _ended(process: int, timeout: float) -> bool:
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(timeout * 1000))
+
+
+def resume(place: str) -> None:
+    """Let a kernel run that was held before its start."""
+    with opened(place, supervisor.KERNEL_PID) as process:
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, signal.SIGCONT)
+
+
+# --- the management console ----------------------------------------------------------------------------
+class ManagementSocket:
+    """A connection to the management console ("mconsole") of a kernel."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def __call__(self, command: str) -> str:
+        """Send a command and return its output. Raises OSError without an answer in time, RefusedByKernel."""
+        request = command.encode()
+        if len(request) > 511:
+            raise exception.InvalidInput(reason="the request is too long for the kernel of the guest")
+        self._socket.send(_REQUEST.pack(_MAGIC, _VERSION, len(request), request))
+        text = b""
+        more = 1
+        while more:
+            reply = self._socket.recv(8192)
+            failed, more, length = _REPLY.unpack_from(reply)
+            text += reply[_REPLY.size:_REPLY.size + length]
+        output = text.rstrip(b"\0").decode("utf-8", "replace")
+        if failed:
+            raise RefusedByKernel(output)
+        return output
+
+
+class RefusedByKernel(Exception):
+    """A request that the kernel of a guest answered with an error."""
+
+
+@contextlib.contextmanager
+def management_socket(place: str, timeout: float = ANSWER_TIMEOUT) -> Iterator[ManagementSocket]:
+    """Connect to the management console of the guest's kernel. Raises OSError. The guest's user owns the directory of
+    the socket: a link to the socket of another guest is refused."""
+    path = os.path.join(place, supervisor.RUN, supervisor.UMID, "mconsole")
+    entry = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+    try:
+        status = os.fstat(entry)
+        if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.stat(os.path.join(place, supervisor.RUN)).st_uid:
+            raise OSError(f"{path} is not the socket of the guest")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.settimeout(timeout)
+            sock.bind("")  # an address chosen by the kernel of the host
+            sock.connect(f"/proc/self/fd/{entry}")
+            yield ManagementSocket(sock)
+    finally:
+        os.close(entry)
+
+
+def request(uuid: str, place: str, command: str) -> str:
+    """Send one command to the kernel of a running guest; return the answer. Raises GuestNotRunning if there is none,
+    RefusedByKernel."""
+    try:
+        with management_socket(place) as query:
+            return query(command)
+    except OSError as error:
+        LOG.warning("[instance: %s] The kernel of the guest does not answer \"%s\": %s", uuid, command, error)
+        raise exception.GuestNotRunning(instance_uuid=uuid) from error
+
+
+def wait_for_restart(place: str, before: int, timeout: float) -> bool:
+    """Wait until another kernel than that with the process id ``before`` responds; return False after ``timeout``
+    seconds, or if the guest ended."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline and is_running(place):
+        if kernel_pid(place) not in (None, before) and _responds(place):
+            return True
+        time.sleep(_POLL_INTERVAL * 5)
+    return False
