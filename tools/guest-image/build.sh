@@ -10,6 +10,7 @@
 #                    partition that grows to the size of the disk
 #
 # usage: build.sh OUTPUT_DIRECTORY      (as root; uses neither loop devices nor mounts)
+# The image also boots with the kernel of Debian's package user-mode-linux (root=/dev/ubda, or /dev/ubda2 for the disk).
 # requires: dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod qemu-utils
 set -euo pipefail
 
@@ -30,34 +31,42 @@ DRIVERS="virtio_pci virtio_blk virtio_net virtio_scsi ata_piix sd_mod sr_mod vir
 KERNEL_ARGUMENTS="quiet no_timer_check nokaslr mitigations=off noreplace-smp cryptomgr.notests"
 # Drivers and programs of boot.gz, used by /init and grow-root.
 DISK_DRIVERS="virtio_pci virtio_blk virtio_scsi ata_piix sd_mod"
-BOOT_PROGRAMS="sh basename blockdev cat dd dirname findfs insmod mkdir mount readlink seq switch_root usleep"
+BOOT_PROGRAMS="sh basename blockdev cat dd dirname findfs insmod mkdir mount readlink seq switch_root uname usleep"
+# Drivers that are modules of User Mode Linux: config drives and IPv6.
+UML_DRIVERS="isofs ipv6"
 
 fetch_packages() { # download and unpack packages without installing them, so that this machine does not change
     local kernel cache=$output/cache package
     apt-cache show linux-image-cloud-amd64 > /dev/null 2>&1 || apt-get -q update > /dev/null
     kernel=$(apt-cache depends linux-image-cloud-amd64 | awk '$1 == "Depends:" { print $2; exit }')
-    mkdir -p "$cache" "$work/kernel" "$work/busybox"
-    for package in "$kernel" busybox-static; do
+    mkdir -p "$cache" "$work/kernel" "$work/busybox" "$work/uml"
+    for package in "$kernel" busybox-static user-mode-linux; do
         compgen -G "$cache/${package}_*.deb" > /dev/null ||
             (cd "$cache" && apt-get -q -o APT::Sandbox::User=root download "$package")
     done
     dpkg-deb -x "$(compgen -G "$cache/busybox-static_*.deb" | tail -n 1)" "$work/busybox"
     dpkg-deb --fsys-tarfile "$(compgen -G "$cache/${kernel}_*.deb" | tail -n 1)" |
         tar -x -C "$work/kernel" --wildcards './boot/vmlinuz*' './lib/modules/*'
-    release=$(basename "$work"/kernel/lib/modules/*)
+    dpkg-deb --fsys-tarfile "$(compgen -G "$cache/user-mode-linux_*.deb" | tail -n 1)" |
+        tar -x -C "$work/uml" --wildcards './usr/lib/uml/modules/*'
+    mkdir "$work/uml/lib"
+    mv "$work/uml/usr/lib/uml/modules" "$work/uml/lib/"
     cp "$work"/kernel/boot/vmlinuz-* "$output/vmlinuz"
 }
 
-copy_drivers() { # TREE DRIVER…: copy drivers with their dependencies, and write load-order (lines "NAME FILE")
-    local driver file tree=$1 base=$work/kernel
-    mkdir -p "$tree/lib/modules"
-    for driver in "${@:2}"; do
+copy_drivers() { # BASE TREE DRIVER…: copy drivers with their dependencies, and write load-order (lines "NAME FILE")
+    local driver file release target base=$1 tree=$2
+    release=$(basename "$base"/lib/modules/*)
+    target=$tree/lib/modules/$release
+    mkdir -p "$target"
+    [ -e "$base/lib/modules/$release/modules.dep" ] || depmod -b "$base" "$release"
+    for driver in "${@:3}"; do
         modprobe -d "$base" -S "$release" --show-depends "$driver" | awk '$1 == "insmod" { print $2 }'
     done | awk '!seen[$0]++' | while read -r file; do
-        cp "$file" "$tree/lib/modules/"
+        cp "$file" "$target/"
         file=$(basename "$file" .ko)
         echo "${file//-/_} $file.ko"
-    done > "$tree/lib/modules/load-order"
+    done > "$target/load-order"
 }
 
 copy_program() { # TREE PROGRAM DESTINATION: copy a program with its shared libraries
@@ -87,7 +96,9 @@ create_root_tree() {
     done
     copy_program "$tree" "$(command -v lsblk)" usr/bin/lsblk
     # shellcheck disable=SC2086 # a list
-    copy_drivers "$tree" $DRIVERS
+    copy_drivers "$work/kernel" "$tree" $DRIVERS
+    # shellcheck disable=SC2086
+    copy_drivers "$work/uml" "$tree" $UML_DRIVERS
 }
 
 create_boot_tree() {
@@ -99,7 +110,7 @@ create_boot_tree() {
     for program in $BOOT_PROGRAMS; do ln -s busybox "$tree/bin/$program"; done
     copy_program "$tree" "$(command -v resize2fs)" usr/sbin/resize2fs
     # shellcheck disable=SC2086 # a list
-    copy_drivers "$tree" $DISK_DRIVERS
+    copy_drivers "$work/kernel" "$tree" $DISK_DRIVERS
 }
 
 pack_ramdisk() { # TREE FILE
@@ -141,7 +152,6 @@ pack_disk() {
 
 mkdir -p "$output"
 fetch_packages
-depmod -b "$work/kernel" "$release"
 create_root_tree
 create_boot_tree
 pack_ramdisk "$work/tree" "$output/initrd.gz"
