@@ -144,19 +144,21 @@ class Power(abc.ABC):
         """Reboot the guest, soft or hard. Soft: the guest reboots itself, or hard after ``timeout`` seconds (None: the
         driver's default, 0: at once). Hard: power cycle with a renewed definition, from any state."""
 
-    @abc.abstractmethod
-    def pause(self, instance: Instance) -> None: ...
+    def pause(self, instance: Instance) -> None:
+        """Stop the CPUs of the running guest. Raises InstanceInvalidState if the guest does not run."""
+        raise exception.NotImplementedHere(what="pause servers")
 
-    @abc.abstractmethod
-    def unpause(self, instance: Instance) -> None: ...
+    def unpause(self, instance: Instance) -> None:
+        """Let a paused guest run."""
+        raise exception.NotImplementedHere(what="unpause servers")
 
-    @abc.abstractmethod
     def suspend(self, instance: Instance) -> None:
         """Save the guest's memory to disk and stop the guest."""
+        raise exception.NotImplementedHere(what="suspend servers")
 
-    @abc.abstractmethod
     def resume(self, instance: Instance) -> None:
         """Continue the guest from saved memory, or start it if there is none."""
+        raise exception.NotImplementedHere(what="resume servers")
 
     def trigger_crash_dump(self, instance: Instance) -> None:
         """Send the guest a non-maskable interrupt. Raises GuestNotRunning."""

@@ -26,7 +26,9 @@ from nova.virt.volume_files import NOT_ON_IT, files_of, is_merged, merged, was_m
 
 class Guests(FakeRole, guest_driver.Guests):
     def spawn(self, instance: Instance, files: BootFiles, paused: bool = False) -> None:
-        self.host.behaviour.simulate("spawn")
+        guest = self.find("spawn", instance)
+        if guest is not None and guest.on and paused:
+            return  # a running guest is not paused
         self.host.guests.boot(instance, states.POWER_PAUSED if paused else states.RUNNING)
 
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:

@@ -83,12 +83,6 @@ class Power(Role, guest_driver.Power):
         with self._held(instance.uuid):
             self._guests.unpause(instance.uuid)
 
-    def suspend(self, instance: Instance) -> None:
-        raise exception.NotImplementedHere(what="suspend servers")
-
-    def resume(self, instance: Instance) -> None:
-        raise exception.NotImplementedHere(what="resume servers")
-
 
 class Consoles(Role, guest_driver.Consoles):
     def output(self, instance: Instance, lines: int | None = None) -> bytes:
