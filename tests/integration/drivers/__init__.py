@@ -10,7 +10,7 @@
 3. Run ``pytest tests/integration/drivers -k NAME``.
 
 A verb that the driver does not override must refuse (NotImplementedHere, or do nothing where the framework says so) and
-leave the guest as it was: the suite checks that, too. ``capabilities`` must agree with the overridden verbs. If a verb is
-added to a role, ``test_every_verb_of_every_role_is_covered`` fails until a test is marked with it (``@covers``).
+leave the guest as it was: the suite checks that, too. ``capabilities`` must agree with the overridden verbs. If a verb
+is added to a role, ``test_every_verb_of_every_role_is_covered`` fails until a test is marked with it (``@covers``).
 What only one driver can do, or does in a way of its own, is tested in files of that driver.
 """

@@ -31,7 +31,8 @@ class FakeSubject(Subject):
     def volume(self, number: int) -> BlockDevice:
         identity = str(uuid.UUID(int=number))
         connection = VolumeConnection(volume_id=identity, path=f"/volumes/{number}")
-        return BlockDevice(source="volume", destination="volume", volume_id=identity, uuid=str(uuid.UUID(int=99 + number)),
+        return BlockDevice(source="volume", destination="volume", volume_id=identity,
+                           uuid=str(uuid.UUID(int=99 + number)),
                            attachment_id=str(uuid.UUID(int=999 + number)), connection=connection)
 
     def interface(self, number: int) -> VIF:

@@ -63,7 +63,8 @@ class UmlSubject(Subject):
             path.touch(0o600)
             os.truncate(path, 64 << 20)
         identity = str(uuid.UUID(int=number))
-        return BlockDevice(source="volume", destination="volume", volume_id=identity, uuid=str(uuid.UUID(int=99 + number)),
+        return BlockDevice(source="volume", destination="volume", volume_id=identity,
+                           uuid=str(uuid.UUID(int=99 + number)),
                            connection=VolumeConnection(volume_id=identity, path=str(path), serial=identity))
 
     def interface(self, number: int) -> VIF:
