@@ -205,6 +205,35 @@ def management_socket(place: str, timeout: float = ANSWER_TIMEOUT) -> Iterator[M
         os.close(entry)
 
 
+def change_devices(uuid: str, place: str, command: str, timeout: float) -> None:
+    """Send a request that adds or removes a device. A kernel that has not started its init yet may crash at such a
+    request, so this waits up to ``timeout`` seconds. Raises GuestNotRunning if there is no answer, RefusedByKernel."""
+    deadline = time.monotonic() + timeout
+    before: set[int] = set()
+    # A process that is seen twice is no failed attempt of the booting kernel to run a helper.
+    while not before & (now := _user_processes(kernel_pid(place))):
+        if time.monotonic() > deadline:
+            raise RefusedByKernel("the guest is still booting")
+        before = now
+        time.sleep(_POLL_INTERVAL * 3)
+    request(uuid, place, command)
+
+
+def _user_processes(kernel: int | None) -> set[int]:
+    """Return the ids of the host processes in which the kernel runs processes of the guest: the children it traces."""
+    traced = set()
+    try:
+        with open(f"/proc/{kernel}/task/{kernel}/children", encoding="ascii") as file:
+            children = file.read().split()
+    except OSError:
+        return set()
+    for child in children:
+        with contextlib.suppress(OSError), open(f"/proc/{child}/status", encoding="ascii", errors="replace") as file:
+            if f"TracerPid:\t{kernel}\n" in file.read():
+                traced.add(int(child))
+    return traced
+
+
 def request(uuid: str, place: str, command: str) -> str:
     """Send one command to the kernel of a running guest; return the answer. Raises GuestNotRunning if there is none,
     RefusedByKernel."""

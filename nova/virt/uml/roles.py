@@ -240,7 +240,7 @@ def _definition_or_none(role: Role, uuid: str) -> Definition | None:
 def _configure(uuid: str, place: str, setting: str, what: str) -> None:
     """Add a device to the running kernel. Raises DeviceAttachFailed, GuestNotRunning."""
     try:
-        process.request(uuid, place, f"config {setting}")
+        process.change_devices(uuid, place, f"config {setting}", CONF.uml.start_timeout)
     except process.RefusedByKernel as error:
         raise exception.DeviceAttachFailed(device=what, reason=str(error)) from error
 
@@ -248,6 +248,6 @@ def _configure(uuid: str, place: str, setting: str, what: str) -> None:
 def _unplug(uuid: str, place: str, name: str, what: str) -> None:
     """Remove a device from the running kernel. Raises DeviceDetachFailed if the guest uses it, GuestNotRunning."""
     try:
-        process.request(uuid, place, f"remove {name}")
+        process.change_devices(uuid, place, f"remove {name}", CONF.uml.start_timeout)
     except process.RefusedByKernel as error:
         raise exception.DeviceDetachFailed(device=what, reason=str(error)) from error
