@@ -30,6 +30,7 @@ _POLL_INTERVAL = 0.02
 _MAGIC, _VERSION = 0xCAFEBABE, 2
 _REQUEST, _REPLY = struct.Struct("=III512s"), struct.Struct("=III")
 _LOG_TAIL = 2000
+_HELPER_SECONDS = 3.0
 
 
 @contextlib.contextmanager
@@ -208,14 +209,17 @@ def management_socket(place: str, timeout: float = ANSWER_TIMEOUT) -> Iterator[M
 def change_devices(uuid: str, place: str, command: str, timeout: float) -> None:
     """Send a request that adds or removes a device. A kernel that has not started its init yet may crash at such a
     request, so this waits up to ``timeout`` seconds. Raises GuestNotRunning if there is no answer, RefusedByKernel."""
-    deadline = time.monotonic() + timeout
-    before: set[int] = set()
-    # A process that is seen twice is no failed attempt of the booting kernel to run a helper.
-    while not before & (now := _user_processes(kernel_pid(place))):
-        if time.monotonic() > deadline:
+    started = time.monotonic()
+    first = _user_processes(kernel_pid(place))
+    while not os.path.exists(os.path.join(place, supervisor.BOOTED)):
+        time.sleep(_POLL_INTERVAL * 5)
+        first = first or _user_processes(kernel_pid(place))
+        waited = time.monotonic() - started
+        # A kernel with the argument quiet: a process that runs for this long is no helper of the booting kernel.
+        if waited > _HELPER_SECONDS and first & _user_processes(kernel_pid(place)):
+            break
+        if waited > timeout:
             raise RefusedByKernel("the guest is still booting")
-        before = now
-        time.sleep(_POLL_INTERVAL * 3)
     request(uuid, place, command)
 
 

@@ -28,6 +28,7 @@ LOG = logging.getLogger(__name__)
 # Maximum number of bytes read from the end of a console log.
 MAX_LOG_BYTES = 100 * 1024
 _SNAPSHOT = "snapshot-"
+_NO_DEVICE = "doesn't exist"  # the answer of the kernel if it does not have a device
 _GIB = 1 << 30
 
 
@@ -246,8 +247,11 @@ def _configure(uuid: str, place: str, setting: str, what: str) -> None:
 
 
 def _unplug(uuid: str, place: str, name: str, what: str) -> None:
-    """Remove a device from the running kernel. Raises DeviceDetachFailed if the guest uses it, GuestNotRunning."""
+    """Remove a device from the running kernel, if it is there. Raises DeviceDetachFailed if the guest uses it,
+    GuestNotRunning."""
     try:
         process.change_devices(uuid, place, f"remove {name}", CONF.uml.start_timeout)
     except process.RefusedByKernel as error:
+        if _NO_DEVICE in str(error):
+            return
         raise exception.DeviceDetachFailed(device=what, reason=str(error)) from error

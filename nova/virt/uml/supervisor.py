@@ -31,6 +31,7 @@ CONSOLE_LOG = "console.log"
 CONSOLE_SOCKET = "console.sock"
 EXIT = "exit"  # exit code of the kernel, negative: the number of a signal
 STOP = "stop"  # exists: the guest stays off instead of rebooting
+BOOTED = "booted"  # exists: the kernel has started init
 HOLD = "hold"  # exists: the kernel is stopped (SIGSTOP) before its first instruction
 RUN = "run"  # directory of the kernel's management socket, RUN/UMID/mconsole
 UMID = "guest"
@@ -39,6 +40,7 @@ UMID = "guest"
 REBOOT_PROGRAM, REBOOTED = "/bin/false", 1
 _SETUP_FAILED = 125
 
+_INIT_MESSAGE = b" as init process"  # printed by the kernel when it starts init
 _LOG_LIMIT = 1 << 20
 _CLIENTS = 8
 _CONSOLE = 3  # file descriptor of the console in the kernel's process
@@ -91,6 +93,7 @@ class Supervisor:
         self._clients: set[socket.socket] = set()
         self._kernel = 0
         self._stopping = False
+        self._end_of_output: bytes | None = b""  # None: the kernel has started init
         # Helpers of the kernel become children of this process when the kernel ends, not of init.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         signal.signal(signal.SIGTERM, self._terminate)
@@ -98,8 +101,7 @@ class Supervisor:
     def run(self) -> None:
         """Run the kernel until the guest powers off or is stopped; record its exit code."""
         settings = _definition()
-        if os.path.exists(CONSOLE_SOCKET):
-            os.unlink(CONSOLE_SOCKET)
+        _unlink(CONSOLE_SOCKET)
         self._listen(socket.AF_UNIX, CONSOLE_SOCKET)
         if settings.get("serial"):
             host, port = settings["serial"]
@@ -135,6 +137,8 @@ class Supervisor:
     def _run_kernel(self, settings: dict) -> int:  # type: ignore[type-arg]
         """Run the kernel once; return its exit code, negative: the number of a signal."""
         console, inner = socket.socketpair()
+        _unlink(BOOTED)
+        self._end_of_output = b""
         uid = settings.get("uid")
         os.makedirs(RUN, mode=0o700, exist_ok=True)
         if uid is not None:
@@ -184,6 +188,12 @@ class Supervisor:
         try:
             while data := console.recv(1 << 16):
                 self._log.append(data)
+                if self._end_of_output is not None:
+                    self._end_of_output += data
+                    booted = _INIT_MESSAGE in self._end_of_output
+                    self._end_of_output = None if booted else self._end_of_output[-len(_INIT_MESSAGE):]
+                    if booted:
+                        write(BOOTED, "")
                 for client in tuple(self._clients):
                     try:
                         client.sendall(data)
@@ -221,6 +231,11 @@ class Supervisor:
         self._clients.discard(client)
         self._selector.unregister(client)
         client.close()
+
+
+def _unlink(name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name)
 
 
 def _reap() -> None:
