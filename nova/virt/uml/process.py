@@ -75,7 +75,7 @@ def start(uuid: str, place: str, timeout: float) -> None:
     held = os.path.exists(os.path.join(place, supervisor.HOLD))
     deadline = time.monotonic() + timeout
     while not (kernel_pid(place) if held else _responds(place)):
-        if process.poll() is not None or time.monotonic() > deadline:
+        if process.poll() or (process.returncode == 0 and not _has_supervisor(place)) or time.monotonic() > deadline:
             reason = _reason(place, log)
             LOG.error("[instance: %s] The User Mode Linux kernel did not start: %s", uuid, reason)
             kill(place)
@@ -107,20 +107,21 @@ def kill(place: str) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(process, signal.SIGKILL)
                 _ended(process, _KILL_TIMEOUT)
-    _wait_for_lock(place)
+    deadline = time.monotonic() + _KILL_TIMEOUT
+    while _has_supervisor(place) and time.monotonic() < deadline:
+        time.sleep(_POLL_INTERVAL)
     _kill_remains(place)
     files.remove(*(os.path.join(place, name) for name in (supervisor.PID, supervisor.KERNEL_PID)))
 
 
-def _wait_for_lock(place: str) -> None:
-    """Wait until no supervisor holds the lock of the guest, for example one that has not recorded its id yet."""
-    with contextlib.suppress(FileNotFoundError), open(os.path.join(place, f"{supervisor.PID}.lock"), "rb") as file:
-        deadline = time.monotonic() + _KILL_TIMEOUT
-        while time.monotonic() < deadline:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            time.sleep(_POLL_INTERVAL)
+def _has_supervisor(place: str) -> bool:
+    """Return True if a supervisor holds the lock of the guest, also if it has not recorded its id yet."""
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(place, supervisor.LOCK), "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _kill_remains(place: str) -> None:

@@ -25,6 +25,7 @@ import traceback
 # Files in the directory of a guest.
 DEFINITION = "guest.json"
 PID = "supervisor.pid"  # "PID START_TIME BOOT_ID" of the supervisor
+LOCK = "supervisor.lock"  # locked while the guest has a supervisor
 KERNEL_PID = "kernel.pid"  # "PID START_TIME BOOT_ID" of the kernel, which is also its process group
 KERNEL_LOG = "kernel.log"  # messages of the kernel before it has a console, and errors of its start
 CONSOLE_LOG = "console.log"
@@ -303,11 +304,13 @@ def main() -> None:
     os.chdir(sys.argv[1])
     os.umask(0o077)
     # A second supervisor of the guest must not run, also while the first one starts.
-    lock = os.open(PID + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         sys.exit("the guest has a supervisor already")
+    if os.fork():
+        os._exit(0)  # The supervisor is no child of nova-compute; the lock is shared with it.
     write(PID, identity(os.getpid()))
     try:
         Supervisor().run()
