@@ -8,7 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tests.integration.processes import Process, eventually, free_port
 
@@ -17,15 +17,17 @@ _UUID = re.compile(r"[0-9a-f-]{36}")
 
 
 @contextlib.contextmanager
-def start_allinone(base: pathlib.Path, options: str) -> Iterator[tuple[Process, str, str]]:
-    """Start nova-allinone and yield process, API URL and image id. ``options`` are further sections of nova.conf."""
+def start_allinone(base: pathlib.Path, options: str,
+                   inside: Sequence[str] = ()) -> Iterator[tuple[Process, str, str]]:
+    """Start nova-allinone and yield process, API URL and image id. ``options`` are further sections of nova.conf,
+    ``inside`` a command that runs it in other namespaces."""
     port = free_port()
     config = base / "nova.conf"
     config.write_text(f"[DEFAULT]\nstate_path = {base}/state\n[api]\nport = {port}\n{options}")
     (base / "image").write_bytes(bytes(1 << 20))
     image = subprocess.run([_BIN / "nova-manage", "--config-file", config, "image", "import", base / "image",
                             "--name", "blank", "--disk-format", "raw"], check=True, capture_output=True, text=True)
-    process = Process("nova-allinone", [str(_BIN / "nova-allinone"), "--config-file", str(config)],
+    process = Process("nova-allinone", [*inside, str(_BIN / "nova-allinone"), "--config-file", str(config)],
                       base / "nova.log", env={"HOME": str(base), "PATH": os.defpath})
     process.start()
     try:
