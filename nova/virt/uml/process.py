@@ -8,6 +8,7 @@ import fcntl
 import logging
 import os
 import select
+import shutil
 import signal
 import socket
 import stat
@@ -68,19 +69,28 @@ def start(uuid: str, place: str, timeout: float) -> None:
     NovaException; the log has the reason."""
     for name in (supervisor.EXIT, supervisor.STOP, supervisor.KERNEL_LOG):
         files.remove(os.path.join(place, name))
+    shutil.rmtree(os.path.join(place, supervisor.RUN), ignore_errors=True)
     log = os.path.join(place, "supervisor.log")
     with open(log, "wb") as output:
         process = subprocess.Popen([sys.executable, "-I", "-S", supervisor.__file__, place], stdin=subprocess.DEVNULL,
                                    stdout=output, stderr=output, cwd="/", start_new_session=True, env={})
     held = os.path.exists(os.path.join(place, supervisor.HOLD))
     deadline = time.monotonic() + timeout
-    while not (kernel_pid(place) if held else _responds(place)):
+    while not (_is_stopped(place) if held else _responds(place)):
         if process.poll() or (process.returncode == 0 and not _has_supervisor(place)) or time.monotonic() > deadline:
             reason = _reason(place, log)
             LOG.error("[instance: %s] The User Mode Linux kernel did not start: %s", uuid, reason)
             kill(place)
             raise exception.NovaException("The User Mode Linux kernel of the guest did not start.")
         time.sleep(_POLL_INTERVAL)
+
+
+def _is_stopped(place: str) -> bool:
+    """Return True if the kernel is stopped by a signal. A signal to continue that came earlier would be lost."""
+    pid = kernel_pid(place)
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 def _reason(place: str, log: str) -> str:

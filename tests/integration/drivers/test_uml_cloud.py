@@ -36,7 +36,8 @@ nat = false
 [uml]
 wait_soft_reboot_seconds = 60
 """
-_SETUP = "mount -t sysfs sysfs /sys; mkdir -p /run/netns; mount -t tmpfs tmpfs /run/netns; ip link set lo up; exec sleep infinity"
+_SETUP = ("mount -t sysfs sysfs /sys; mkdir -p /run/netns; mount -t tmpfs tmpfs /run/netns; ip link set lo up; "
+          "exec sleep infinity")
 
 
 class Lab:
