@@ -16,6 +16,7 @@ PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-system libvir
     novnc spice-html5 chromium chromium-driver # browser tests of the status page and the consoles
     haproxy nginx-light apache2-bin # front ends of the API and the metadata service
     podman runc netavark aardvark-dns catatonit iptables docker-registry # containers and registry for novad
+    user-mode-linux # guests of the driver uml
     busybox-static dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod # the guest image
     libfaketime # agents with wrong clocks
     rsync jq make xz-utils patch debian-archive-keyring) # the build of Kubernetes

@@ -9,8 +9,11 @@
 2. Add it to ``subjects.SUBJECTS`` by name. ``missing()`` returns the reason to skip it on a machine without its tools.
 3. Run ``pytest tests/integration/drivers -k NAME``.
 
-A verb that the driver does not override must refuse (NotImplementedHere, or do nothing where the framework says so) and
-leave the guest as it was: the suite checks that, too. ``capabilities`` must agree with the overridden verbs. If a verb
-is added to a role, ``test_every_verb_of_every_role_is_covered`` fails until a test is marked with it (``@covers``).
+``tools/feature_matrix.py`` decides which verbs a driver declares; add the driver to its COLUMNS and run it, so that
+doc/drivers.md shows the driver (``tests/unit/test_feature_matrix.py``).
+
+A verb that the driver does not declare must refuse (NotImplementedHere, or do nothing where the framework says so) and
+leave the guest as it was: the suite checks that, too. If a verb is added to a role,
+``test_every_verb_of_every_role_is_covered`` fails until a test is marked with it (``@covers``).
 What only one driver can do, or does in a way of its own, is tested in files of that driver.
 """

@@ -17,15 +17,10 @@ from nova.objects.images.image import Image
 from nova.objects.networks.network import VIF
 from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.instance import BlockDevice, Instance
-from nova.operations.framework import guest_driver
-from nova.operations.framework.guest_driver import BootFiles, GuestDriver
+from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.driver import Driver
 from tests.polling import poll
-
-# Role of a driver -> its base class, for example power -> guest_driver.Power.
-ROLES: dict[str, type] = {name: getattr(guest_driver, "".join(map(str.capitalize, name.split("_"))), type(None))
-                          for name in GuestDriver.__dataclass_fields__}
-ROLES["live_source"], ROLES["live_target"] = guest_driver.LiveMigrationSource, guest_driver.LiveMigrationTarget
+from tools.feature_matrix import ROLES
 
 # Verbs that a driver need not override, since doing nothing, or returning nothing, is right.
 OPTIONAL = frozenset({"guests.define", "guests.remove_orphan", "guests.device_addresses", "guests.traces",
@@ -37,12 +32,6 @@ def all_verbs() -> set[str]:
     """Return the verbs of all roles, as "role.verb"."""
     return {f"{role}.{verb}" for role, base in ROLES.items() for verb, _ in inspect.getmembers(base, inspect.isfunction)
             if not verb.startswith("_")}
-
-
-def is_supported(driver: GuestDriver, verb: str) -> bool:
-    """Return True if the driver implements the verb, which it declares by overriding the method."""
-    role, name = verb.split(".")
-    return getattr(type(getattr(driver, role)), name) is not getattr(ROLES[role], name)
 
 
 COVERED: set[str] = set()

@@ -25,22 +25,12 @@ from tests.integration.drivers.subject import (
     all_verbs,
     covers,
     faster_than,
-    is_supported,
     refused,
     wait_for,
 )
 from tests.integration.drivers.subjects import SUBJECTS
+from tools.feature_matrix import is_supported
 
-# What a capability promises.
-CAPABILITIES = {
-    "console_output": ["consoles.output"], "diagnostics": ["guests.diagnostics"],
-    "pause": ["power.pause", "power.unpause"], "suspend": ["power.suspend", "power.resume"],
-    "attach_volume": ["volumes.attach", "volumes.detach"],
-    "attach_interface": ["interfaces.attach", "interfaces.detach"],
-    "move": ["cold_migration.open_disks", "cold_migration.receive_disks", "cold_migration.finish",
-             "cold_migration.confirm", "cold_migration.revert"],
-    "live_migration": ["live_source.check", "live_source.migrate", "live_target.prepare", "live_target.finish"],
-    "snapshot": ["snapshots.take", "snapshots.discard"]}
 IMAGE_ID = "5e6c1a0e-0000-4000-8000-000000000002"
 
 
@@ -76,13 +66,6 @@ def test_every_verb_of_every_role_is_covered() -> None:
     elsewhere |= {"snapshots.quiesce", "snapshots.unquiesce", "guests.set_password", "power.trigger_crash_dump",
                   "volumes.extend", "volumes.is_extended"}
     assert all_verbs() - COVERED == elsewhere
-
-
-def test_capabilities_agree_with_the_implemented_verbs(subject: Subject) -> None:
-    assert subject.driver.capabilities <= CAPABILITIES.keys()
-    for capability, verbs in CAPABILITIES.items():
-        implemented = {is_supported(subject.driver, verb) for verb in verbs}
-        assert implemented == {capability in subject.driver.capabilities}, capability
 
 
 def test_unsupported_verbs_are_refused_before_anything_changes(subject: Subject) -> None:
