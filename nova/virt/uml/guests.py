@@ -238,7 +238,7 @@ class Guests(guest_driver.Guests):
         place = directories.directory(uuid)
         before = process.kernel_pid(place)
         if before is None:
-            return not process.is_running(place)
+            return not reboot and not process.is_running(place)
         if timeout <= 0 or self.is_paused(place):
             return False
         mark = os.path.join(place, supervisor.STOP)

@@ -16,6 +16,8 @@ from tests.integration.libvirt_fixtures import server
 
 
 class FakeSubject(Subject):
+    reports_own_changes = False
+
     def __init__(self, place: pathlib.Path) -> None:
         register(CONF)
         CONF.set_override("directory", str(place), "fake")

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -48,6 +48,10 @@ class Subject(abc.ABC):
 
     # Seconds that a booted guest needs at most to shut down by itself.
     shutdown_seconds = 60
+    # Verbs that are expensive to test here -> the file that tests them.
+    elsewhere: Mapping[str, str] = {}
+    # False if the driver reports no changes that a caller caused.
+    reports_own_changes = True
 
     def __init__(self) -> None:
         self.events: list[GuestStatus] = []

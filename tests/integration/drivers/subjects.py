@@ -8,8 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.drivers.fake_subject import FakeSubject
+from tests.integration.drivers.libvirt_subject import LibvirtSubject
 from tests.integration.drivers.subject import Subject
 from tests.integration.drivers.uml_subject import UmlSubject
+from tests.integration.libvirt_fixtures import needs_libvirt
 
 
 def _fake(_request: pytest.FixtureRequest, place: pathlib.Path) -> Subject:
@@ -22,5 +24,13 @@ def _uml(request: pytest.FixtureRequest, place: pathlib.Path) -> Subject:
     return UmlSubject(place, request.getfixturevalue("guest_image"))
 
 
+def _libvirt(request: pytest.FixtureRequest, place: pathlib.Path) -> Subject:
+    if needs_libvirt.args[0]:
+        pytest.skip(str(needs_libvirt.kwargs["reason"]))
+    daemon = request.getfixturevalue("libvirt_daemon")
+    return LibvirtSubject(place, request.getfixturevalue("guest_image"), daemon)
+
+
 # Called with the request of the fixture and an empty directory that every user may enter.
-SUBJECTS: dict[str, Callable[[pytest.FixtureRequest, pathlib.Path], Subject]] = {"fake": _fake, "uml": _uml}
+SUBJECTS: dict[str, Callable[[pytest.FixtureRequest, pathlib.Path], Subject]] = {
+    "fake": _fake, "uml": _uml, "libvirt": _libvirt}
