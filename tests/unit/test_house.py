@@ -91,7 +91,7 @@ def test_source_files_have_at_most_600_lines():
 
 
 # Maximum number of lines of Python code of a package, without generated code.
-PACKAGE_LIMITS = {"nova": 70_100, "nova/cli": 4_500, "nova/cli/federation": 900, "nova/common": 500,
+PACKAGE_LIMITS = {"nova": 70_200, "nova/cli": 4_500, "nova/cli/federation": 900, "nova/common": 500,
                   "nova/federator": 13_600, "nova/novad": 6_230}
 
 
@@ -131,6 +131,7 @@ WALL_CLOCK = {
     "nova/metadata/tree.py Tree._openstack": "the date by which metadata versions are listed",
     "nova/compute/monitors/cpu.py VirtDriverMonitor.measure": "when a sample was taken",
     "nova/virt/images/imagecache.py _age": "ages of files by the same clock; an image can be fetched again",
+    "nova/virt/images/imagecache.py _touch": "the time of the last use of an image, for _age",
     "nova/volume/local.py LocalVolumes.start":
         "ages of files by the same clock; only a day after an upload has ended",
     "nova/virt/fake/guests.py GuestStore.boot": _SHOWN,

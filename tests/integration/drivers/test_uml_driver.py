@@ -1,4 +1,4 @@
-"""What only the User Mode Linux driver does: users, isolation, disks, processes that end in unusual ways."""
+"""The User Mode Linux driver beyond the contract: users, isolation, disks, processes that end in unusual ways."""
 
 from __future__ import annotations
 
