@@ -179,7 +179,7 @@ class Guests(guest_driver.Guests):
             try:
                 taps.ensure(new.nics, new.uid)
                 process.start(uuid, place, CONF.uml.start_timeout)
-            except exception.NovaException:
+            except Exception:
                 self.end(uuid)
                 raise
             self.watcher.watch(uuid, place)
