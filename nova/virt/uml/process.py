@@ -83,6 +83,7 @@ def start(uuid: str, place: str, timeout: float) -> None:
             kill(place)
             raise exception.NovaException("The User Mode Linux kernel of the guest did not start.")
         time.sleep(_POLL_INTERVAL)
+    process.wait(_KILL_TIMEOUT)  # The started process has exited; the supervisor is its child.
 
 
 def _is_stopped(place: str) -> bool:
@@ -94,7 +95,10 @@ def _is_stopped(place: str) -> bool:
 
 
 def _reason(place: str, log: str) -> str:
-    text = "".join(files.text_of(path) or "" for path in (log, os.path.join(place, supervisor.KERNEL_LOG)))
+    text = ""
+    for path in (log, os.path.join(place, supervisor.KERNEL_LOG)):
+        with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
+            text += file.read()
     return text[-_LOG_TAIL:].strip() or "no message"
 
 
