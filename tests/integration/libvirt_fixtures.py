@@ -47,15 +47,21 @@ for place in /run/libvirt /var/lib/libvirt /var/cache/libvirt /var/log/libvirt /
     mount -t tmpfs -o mode=755 tmpfs $place
 done
 ip link set lo up
+{more}
+exec virtlogd -f {place}/virtlogd.conf -p {place}/virtlogd.pid
+"""
+
+
+_FOR_MACHINES = """
 # A /dev without kvm: guests are emulated here, whatever the machine has. And where only root may open /dev/kvm,
 # libvirtd finds KVM when it probes QEMU, not for QEMU's own user, and probes anew for every guest, for seconds.
 # The mounts below /dev move along: of two on one another libvirt would take the wrong one.
 if [ -e /dev/kvm ]; then
-    mkdir {place}/dev
-    mount --move /dev {place}/dev
+    mkdir $PLACE/dev
+    mount --move /dev $PLACE/dev
     mount -t tmpfs -o mode=755 tmpfs /dev
-    for device in {place}/dev/*; do
-        name=/dev/${{device##*/}}
+    for device in $PLACE/dev/*; do
+        name=/dev/${device##*/}
         if mountpoint -q $device; then
             mkdir $name
             mount --move $device $name
@@ -63,11 +69,14 @@ if [ -e /dev/kvm ]; then
             cp -a $device $name
         fi
     done
-    umount -l {place}/dev
+    umount -l $PLACE/dev
 fi
-exec virtlogd -f {place}/virtlogd.conf -p {place}/virtlogd.pid
 """
 
+# Controllers of one version of cgroups only. All of /dev stays: it gets loop devices later.
+_FOR_CONTAINERS = """
+if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi
+"""
 
 _AS_MACHINE = """
 host_uuid = "{uuid}"
@@ -88,12 +97,14 @@ class PrivateLibvirt:
     """A libvirtd with its virtlogd. ``place`` is a directory that is accessible for the guests' user.
 
     ``name``: the host name in the daemon's namespaces; libvirtd then also listens on TCP and acts as another machine.
+    ``driver``: qemu or lxc.
     """
 
-    def __init__(self, place: str, name: str = "") -> None:
+    def __init__(self, place: str, name: str = "", driver: str = "qemu") -> None:
         self.place = place
         self.name = name
-        self.uri = f"qemu+unix:///system?socket={place}/libvirt-sock"
+        self.driver = driver
+        self.uri = f"{driver}+unix:///system?socket={place}/libvirt-sock"
         self._logd: subprocess.Popen[bytes] | None = None
         self._daemon: subprocess.Popen[bytes] | None = None
 
@@ -101,7 +112,8 @@ class PrivateLibvirt:
         # small log files, so that every test reads several
         pathlib.Path(self.place, "virtlogd.conf").write_text("max_size = 8192\nmax_backups = 32\n", encoding="ascii")
         # virtlogd writes the guests' logs and must outlive every libvirtd
-        setup = _SETUP.format(place=self.place)
+        more = _FOR_CONTAINERS if self.driver == "lxc" else f"PLACE={self.place}\n{_FOR_MACHINES}"
+        setup = _SETUP.format(place=self.place, more=more)
         if self.name:
             setup = f"hostname {self.name}\n{setup}"
         self._logd = subprocess.Popen(["unshare", "--mount", "--net", "--uts", "sh", "-c", setup],

@@ -84,15 +84,16 @@ def convert(source: str, source_format: str, target: str, target_format: str, si
                       COPY_TIMEOUT, [file, made], cpu=cpu, length=most_bytes(size))
 
 
-def flatten(source: str, target: str) -> None:
-    """Merge a disk of a guest and its base images (qcow2) into one new image of the same format."""
-    run(["qemu-img", "convert", "-q", "-f", "qcow2", "-O", "qcow2", source, target], COPY_TIMEOUT,
-        length=most_bytes(Qcow2Header(source).virtual_size))
+def flatten(source: str, target: str, source_format: str = "qcow2") -> None:
+    """Merge a disk of a guest and its base images into one new qcow2 image."""
+    size = Qcow2Header(source).virtual_size if source_format == "qcow2" else os.stat(source).st_size
+    run(["qemu-img", "convert", "-q", "-f", source_format, "-O", "qcow2", source, target], COPY_TIMEOUT,
+        length=most_bytes(size))
 
 
-def flat_size(source: str) -> int:
+def flat_size(source: str, source_format: str = "qcow2") -> int:
     """Return the maximum size in bytes of the image that flatten() creates."""
-    output = run(["qemu-img", "measure", "--output=json", "-f", "qcow2", "-O", "qcow2", source], INFO_TIMEOUT)
+    output = run(["qemu-img", "measure", "--output=json", "-f", source_format, "-O", "qcow2", source], INFO_TIMEOUT)
     return int(json.loads(output)["required"])
 
 

@@ -10,6 +10,7 @@ from nova.objects.servers import states
 from nova.objects.servers.guest import Diagnostics
 from nova.objects.servers.instance import Instance
 from nova.virt.libvirt import power
+from nova.virt.libvirt.xml.xmltree import attribute
 
 _STATE_NAMES = {**states.POWER_STATES, states.NOSTATE: "pending"}
 # Names of Nova -> names of libvirt, which are also those of the flat form.
@@ -21,13 +22,37 @@ _FLAT_NIC = {f"{way}{name}": f"{way}.{key}" for way in ("rx", "tx") for name, ke
     ("", "bytes"), ("_errors", "errs"), ("_drop", "drop"), ("_packets", "pkts"))}
 _NIC = {f"{way}_{name}": f"{way}.{key}" for way in ("rx", "tx") for name, key in (
     ("octets", "bytes"), ("errors", "errs"), ("drop", "drop"), ("packets", "pkts"))}
+_NIC_COUNTERS = [f"{way}.{key}" for way in ("rx", "tx") for key in ("bytes", "pkts", "errs", "drop")]
 _FLAT_MEMORY = {"memory": "maximum", "memory-actual": "current", "memory-rss": "rss"}
 
 
 def collect(connection: libvirt.virConnect, domain: libvirt.virDomain, instance: Instance) -> Diagnostics:
     """Return the guest's current diagnostics. A stopped guest has no counters."""
-    (_domain, stats), = connection.domainListGetStats([domain], 0, 0)
+    try:
+        (_domain, stats), = connection.domainListGetStats([domain], 0, 0)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+            raise
+        stats = _stats_of_container(domain)
     return Diagnostics(values=_values(domain, instance, stats), flat=_flat(stats))
+
+
+def _stats_of_container(domain: libvirt.virDomain) -> dict[str, Any]:
+    """Return the counters of a container by the names of domainListGetStats. Its CPU time is that of one CPU, since
+    libvirt has only the sum, and its disks have no counters."""
+    root = ET.fromstring(domain.XMLDesc(0))  # noqa: S314 - libvirt's own output
+    disks = [attribute(item, "target", "dev") for item in root.findall("devices/disk")]
+    nics = [attribute(item, "target", "dev") for item in root.findall("devices/interface")]
+    _state, maximum, current, _cpus, time_used = domain.info()
+    stats: dict[str, Any] = {"balloon.maximum": maximum, "block.count": len(disks), "net.count": len(nics)}
+    stats |= {f"block.{number}.name": name for number, name in enumerate(disks)}
+    if not domain.isActive():
+        return stats
+    stats |= {"balloon.current": current, "balloon.rss": current, "vcpu.current": 1, "vcpu.0.time": time_used}
+    for number, name in enumerate(nics):
+        counters = zip(_NIC_COUNTERS, domain.interfaceStats(name), strict=True)
+        stats |= {f"net.{number}.{key}": value for key, value in counters} | {f"net.{number}.name": name}
+    return stats
 
 
 def _flat(stats: dict[str, Any]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The libvirt driver: QEMU guests, emulated (qemu) or virtualized (kvm).
+"""The libvirt driver: QEMU guests, emulated (qemu) or virtualized (kvm), and containers (lxc).
 
 A guest is a domain with the server's uuid and name and Nova's metadata element, and a directory with its files. Both
 are created again from the description of the server at every start."""
@@ -7,6 +7,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from nova import exception
 from nova.conf import CONF
@@ -15,6 +16,8 @@ from nova.objects.servers.guest import GuestStatus
 from nova.virt.driver import Driver, EventHandler, HostCpu
 from nova.virt.guest_files import directories
 from nova.virt.libvirt.cold_migration import ColdMigration
+from nova.virt.libvirt.containers import roles as container_roles
+from nova.virt.libvirt.containers.guests import Containers
 from nova.virt.libvirt.devices import Interfaces, VolumeFiles, Volumes, VolumeSwaps
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.host import Host
@@ -35,20 +38,29 @@ class LibvirtDriver(Driver):
     capabilities = frozenset({"console_output", "diagnostics", "pause", "suspend", "attach_volume", "attach_interface",
                               "move", "live_migration", "snapshot"})
 
+    def __new__(cls, *_arguments: object, **_keywords: object) -> "LibvirtDriver":
+        return super().__new__(ContainerDriver if CONF.libvirt.virt_type == "lxc" else cls)
+
     def __init__(self, host: str) -> None:
         self._host = Host(CONF.libvirt.connection_uri or _URIS[CONF.libvirt.virt_type])
-        self._guests = guests = Guests(host, self._host)
-        snapshots = Snapshots(guests)
-        super().__init__(host=host, guests=guests, disks=Disks(guests), power=Power(guests), consoles=Consoles(guests),
-                         rescue=Rescue(guests), snapshots=snapshots, volumes=Volumes(guests),
-                         volume_swaps=VolumeSwaps(guests), volume_files=VolumeFiles(guests, snapshots),
-                         interfaces=Interfaces(guests), cold_migration=ColdMigration(guests),
-                         live_source=LiveMigrationSource(guests), live_target=LiveMigrationTarget(guests))
+        self._guests = guests = self._guests_of(host)
+        super().__init__(host=host, **self._roles())
         self._events = EventReporter(guests.actual_power_state, guests.all)
 
+    def _guests_of(self, host: str) -> Guests:
+        return Guests(host, self._host)
+
+    def _roles(self) -> dict[str, Any]:
+        """Return the roles of the driver by name."""
+        guests = self._guests
+        snapshots = Snapshots(guests)
+        return {"guests": guests, "disks": Disks(guests), "power": Power(guests), "consoles": Consoles(guests),
+                "rescue": Rescue(guests), "snapshots": snapshots, "volumes": Volumes(guests),
+                "volume_swaps": VolumeSwaps(guests), "volume_files": VolumeFiles(guests, snapshots),
+                "interfaces": Interfaces(guests), "cold_migration": ColdMigration(guests),
+                "live_source": LiveMigrationSource(guests), "live_target": LiveMigrationTarget(guests)}
+
     def start(self, on_event: EventHandler) -> None:
-        if CONF.libvirt.virt_type == "lxc":
-            raise exception.NotSupported("[libvirt]virt_type lxc is not supported yet.")
         directories.make_instances_path()
         self._host.start()
         self._guests.learn()
@@ -73,6 +85,35 @@ class LibvirtDriver(Driver):
         """Refresh cached state after a reconnect: libvirt may have been upgraded, and events may have been missed."""
         self._guests.forget_capabilities()
         self._events.reconnected()
+
+
+class ContainerDriver(LibvirtDriver):
+    """The driver of containers (virt_type lxc), without what they cannot do: memory saved to disk, live migration,
+    rescue, screens, and copies of disks in use."""
+
+    capabilities = frozenset({"console_output", "diagnostics", "pause", "attach_volume", "attach_interface", "move",
+                              "snapshot"})
+
+    def _guests_of(self, host: str) -> Guests:
+        self._containers = Containers(host, self._host)
+        return self._containers
+
+    def _roles(self) -> dict[str, Any]:
+        guests = self._containers
+        return {"guests": guests, "disks": Disks(guests), "power": container_roles.Power(guests),
+                "consoles": container_roles.Consoles(guests), "snapshots": container_roles.Snapshots(guests),
+                "volumes": container_roles.Volumes(guests), "interfaces": Interfaces(guests),
+                "cold_migration": container_roles.ColdMigration(guests)}
+
+    def start(self, on_event: EventHandler) -> None:
+        super().start(on_event)
+        LOG.warning("Containers share the kernel of this host, which also mounts the file systems of images: root in a "
+                    "container is root of the host. Accept trusted projects and images only.")
+        self._containers.consoles.start()
+
+    def stop(self) -> None:
+        self._containers.consoles.stop()
+        super().stop()
 
 
 class EventReporter:

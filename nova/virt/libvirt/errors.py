@@ -15,6 +15,9 @@ _BAD_REQUEST_CODES = frozenset({libvirt.VIR_ERR_CONFIG_UNSUPPORTED, libvirt.VIR_
 # The same for firmware, which has no error code of its own.
 _NO_FIRMWARE = "Unable to find any firmware"
 
+# The same for a container, whose image may lack the first process, or have a file system unknown to the kernel.
+_NO_CONTAINER = "Failure in libvirt_lxc startup: "
+
 _NO_JOB_CODES = frozenset({libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_INVALID})
 
 
@@ -44,6 +47,8 @@ def translate(error: libvirt.libvirtError, host: str, uuid: str) -> BaseExceptio
         return exception.GuestNotFound(instance_uuid=uuid)
     if error.get_error_code() in _BAD_REQUEST_CODES or _NO_FIRMWARE in text:
         return exception.InvalidInput(reason=f"the hypervisor cannot run this server: {text}")
+    if _NO_CONTAINER in text:
+        return exception.InvalidInput(reason=f"the container cannot start: {text.partition(_NO_CONTAINER)[2]}")
     if "No space left on device" in text:
         return exception.DiskFull(reason="the hypervisor found no space left")
     unchanged: BaseException = error

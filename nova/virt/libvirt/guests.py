@@ -43,12 +43,15 @@ MOVED_DEFINITION = "domain.xml"
 class Guests(guest_driver.Guests):
     """The guests, and what all roles of the driver share: the connection, the host's settings, and a lock per guest."""
 
+    # Function that requests the shutdown of a running domain.
+    request_shutdown = staticmethod(power.press_power_button)
+
     def __init__(self, name: str, host: Host) -> None:
         self.name, self.host = name, host
         self.locks = GuestLocks()
         self._capabilities: Capabilities | None = None
         self._settings: Settings | None = None
-        self._serial_ports = SerialPorts()
+        self.serial_ports = SerialPorts()
 
     # --- the host ----------------------------------------------------------------------------------
     @property
@@ -216,7 +219,7 @@ class Guests(guest_driver.Guests):
         running, has = all_ports.pop(instance.uuid, (False, ()))
         if not running or len(has) != config.serial_ports:
             taken = {port for _running, ports in all_ports.values() for port in ports}
-            has = self._serial_ports.take(config.serial_ports, taken)
+            has = self.serial_ports.take(config.serial_ports, taken)
         return dataclasses.replace(config, serial_tcp=has)
 
     def previous(self, uuid: str) -> Definition:
@@ -297,7 +300,8 @@ class Guests(guest_driver.Guests):
     def shut_down(self, uuid: str, timeout: float) -> bool:
         """Request a shutdown and wait, without the lock: a hard reboot or delete does not wait for a slow guest."""
         with self.host.changes_of(uuid) as wait:
-            return self.host.call(lambda connection: power.shut_down(connection, uuid, timeout, wait), uuid)
+            return self.host.call(
+                lambda connection: power.shut_down(connection, uuid, timeout, wait, press=self.request_shutdown), uuid)
 
     def shut_down_if_present(self, uuid: str, timeout: float) -> None:
         """Shut the guest down like shut_down(), if it exists and ``timeout`` is not 0."""

@@ -62,13 +62,24 @@ def start(domain: libvirt.virDomain, paused: bool = False) -> None:
     """Start the domain, from saved memory if there is some. ``paused``: a stopped domain starts paused."""
     if not domain.isActive():
         try:
-            domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
+            _create(domain, paused)
         except libvirt.libvirtError as error:
             # Another caller was faster.
             if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID:
                 raise
     if not paused:
         unpause(domain)
+
+
+def _create(domain: libvirt.virDomain, paused: bool) -> None:
+    try:
+        domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_INVALID_ARG or not paused:
+            raise
+        # A container cannot start paused.
+        domain.create()
+        domain.suspend()
 
 
 def kill(domain: libvirt.virDomain) -> None:
@@ -101,10 +112,28 @@ def remove(domain: libvirt.virDomain, keep_nvram: bool) -> None:
     undefine(domain, keep_nvram)
 
 
+def press_power_button(domain: libvirt.virDomain) -> None:
+    domain.shutdown()
+
+
+def signal_init(domain: libvirt.virDomain) -> None:
+    """Request the first process of a container to power off: by /dev/initctl, and by the signals of systemd and of
+    busybox. A first process ignores signals that it does not handle."""
+    try:
+        domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_INITCTL)
+    except libvirt.libvirtError as error:
+        if errors.is_disconnect(error):
+            raise
+    for number in (libvirt.VIR_DOMAIN_PROCESS_SIGNAL_RT6, libvirt.VIR_DOMAIN_PROCESS_SIGNAL_USR2):
+        domain.sendProcessSignal(1, number, 0)  # SIGRTMIN+4 of systemd is RT6 here.
+
+
 def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float, wait: Callable[[float], object],
-              clock: Callable[[], float] = time.monotonic) -> bool:
-    """Request a shutdown and wait ``timeout`` seconds; return True if the guest stopped. ``wait(seconds)`` returns
-    earlier after a change. A guest that was started again meanwhile counts as stopped: it has another domain number."""
+              clock: Callable[[], float] = time.monotonic,
+              press: Callable[[libvirt.virDomain], None] = press_power_button) -> bool:
+    """Request a shutdown by ``press`` and wait ``timeout`` seconds; return True if the guest stopped. ``wait(seconds)``
+    returns earlier after a change. A guest that was started again meanwhile has another domain number and counts as
+    stopped."""
     deadline = clock() + timeout
     number = None
     pressed = float("-inf")
@@ -121,7 +150,7 @@ def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float, wait: C
         if now - pressed >= PRESS_INTERVAL:
             pressed = now
             try:
-                domain.shutdown()
+                press(domain)
             except libvirt.libvirtError as error:
                 if errors.is_disconnect(error):
                     raise
@@ -165,7 +194,12 @@ def undefine(domain: libvirt.virDomain, keep_nvram: bool = False) -> None:
     """Remove the domain, its saved memory and (unless kept) its UEFI variables."""
     nvram = libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM if keep_nvram else libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
     try:
-        domain.undefineFlags(_UNDEFINE | nvram)
+        try:
+            domain.undefineFlags(_UNDEFINE | nvram)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_INVALID_ARG:
+                raise
+            domain.undefine()  # A container has none of these.
     except libvirt.libvirtError as error:
         if not errors.is_missing(error):
             raise

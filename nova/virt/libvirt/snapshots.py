@@ -140,8 +140,8 @@ class Snapshots(Role, guest_driver.Snapshots):
         if running:
             self._wait(uuid, os.path.dirname(path), cancelled)
             return
-        with self._room.take(path, qemuimg.flat_size(root.path)):
-            qemuimg.flatten(root.path, path)
+        with self._room.take(path, qemuimg.flat_size(root.path, root.format)):
+            qemuimg.flatten(root.path, path, root.format)
 
     @contextlib.contextmanager
     def quiesced(self, instance: Instance) -> Iterator[bool]:

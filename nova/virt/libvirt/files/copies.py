@@ -30,7 +30,17 @@ from nova.virt.images.image_formats import DISK_FORMATS
 from nova.virt.images.imagecache import ImageCache
 from nova.virt.images.qemuimg import most_bytes
 from nova.virt.libvirt.files import disk_making, disks
-from nova.virt.libvirt.files.disks import CONFIG_DRIVE, KERNEL, NVRAM, RAMDISK, ROOT, SWAP, ephemeral_name, is_iso
+from nova.virt.libvirt.files.disks import (
+    CONFIG_DRIVE,
+    KERNEL,
+    NVRAM,
+    RAMDISK,
+    ROOT,
+    ROOT_FILE_SYSTEM,
+    SWAP,
+    ephemeral_name,
+    is_iso,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -241,6 +251,9 @@ def _allowed(instance: Instance) -> Iterator[tuple[str, int]]:
     """Return (name, bytes) of the files that a server may have; 0 for a root disk with the size of its image."""
     if not instance.volume_backed:
         yield ROOT, 0 if is_iso(instance) else instance.flavor.root_gb * _GIB
+        image = instance.image
+        yield ROOT_FILE_SYSTEM, instance.flavor.root_gb * _GIB or (
+            max(image.size or 0, image.virtual_size or 0) if image is not None else 0)
     for index, (size, _filesystem) in enumerate(disk_making.ephemerals(instance, instance.flavor)):
         yield ephemeral_name(index), size * _GIB
     yield SWAP, instance.flavor.swap * _MIB

@@ -19,7 +19,7 @@ from nova.virt.driver import rescue_disk_gb
 from nova.virt.guest_files import directories
 from nova.virt.images import qemuimg
 from nova.virt.images.imagecache import format_of
-from nova.virt.libvirt.files import disks
+from nova.virt.libvirt.files import container_files, disks
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks, ephemeral_name, is_iso, virtual_size
 
 _GIB = 1 << 30
@@ -80,6 +80,8 @@ def make_rescue(instance: Instance, image: Image, files: BootFiles, definition: 
 
 def _builders(instance: Instance, files: BootFiles) -> dict[str, Callable[[str], None]]:
     """Return the function that creates each file of the guest, by file name."""
+    if CONF.libvirt.virt_type == "lxc":
+        return container_files.builders(instance, files)
     builders: dict[str, Callable[[str], None]] = {}
     if files.root:
         root, root_format = files.root, format_of(files.root) or files.root_format
@@ -104,7 +106,7 @@ def ephemerals(instance: Instance, flavor: Flavor) -> list[tuple[int, str]]:
 
 def check_growth(local: LocalDisks, instance: Instance, flavor: Flavor) -> None:
     """Raise ResizeError if a disk would have to shrink or disappear."""
-    if local.root is not None and local.root.device == "disk":
+    if local.root is not None and local.root.device != "cdrom":
         _check("root", local.root, flavor.root_gb * _GIB)
     wanted = ephemerals(instance, flavor)
     if len(wanted) < len(local.ephemerals):
@@ -115,7 +117,9 @@ def check_growth(local: LocalDisks, instance: Instance, flavor: Flavor) -> None:
 
 def grow(local: LocalDisks, instance: Instance) -> None:
     """Grow the disks to the sizes of the instance; a swap disk of another size is removed for make()."""
-    if local.root is not None and local.root.device == "disk":
+    if local.root is not None and local.root.device == "filesystem":
+        container_files.grow_root(local.root.path, instance.flavor.root_gb * _GIB)
+    elif local.root is not None and local.root.device == "disk":
         _grow(local.root, instance.flavor.root_gb * _GIB)
     for disk, (size, _filesystem) in zip(local.ephemerals, ephemerals(instance, instance.flavor), strict=False):
         _grow(disk, size * _GIB)

@@ -13,6 +13,7 @@ from nova.virt.images import qemuimg
 
 ROOT, SWAP, CONFIG_DRIVE, KERNEL, RAMDISK = "disk", "disk.swap", "disk.config", "kernel", "ramdisk"
 NVRAM = "nvram"
+ROOT_FILE_SYSTEM = "rootfs.img"  # of a container: raw, without partitions
 # Names of the files of a rescue: the rescue disks, and the definition before.
 RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK = (
     f"{name}.rescue" for name in (ROOT, CONFIG_DRIVE, KERNEL, RAMDISK))
@@ -26,7 +27,8 @@ _CONSOLE_LOG, MAX_LOG_BYTES = "console.log", 100 * 1024
 
 @dataclasses.dataclass(frozen=True)
 class LocalDisk:
-    """A local disk. ``base``: its backing image in the cache, as (path, format)."""
+    """A local disk. ``device``: disk, cdrom, or filesystem (of a container). ``base``: its backing image in the cache,
+    as (path, format)."""
 
     path: str
     format: str = "qcow2"
@@ -71,10 +73,12 @@ def inspect_disks(instance: Instance) -> LocalDisks:
         path = os.path.join(place, name)
         return LocalDisk(path) if os.path.exists(path) else None
 
-    root, drive = disk(ROOT), disk(CONFIG_DRIVE)
+    root, drive, file_system = disk(ROOT), disk(CONFIG_DRIVE), disk(ROOT_FILE_SYSTEM)
+    if file_system is not None:
+        root = dataclasses.replace(file_system, format="raw", device="filesystem")
     if root is None and instance.image is not None and not instance.volume_backed:
         raise exception.InvalidDiskInfo(reason="the root disk is missing on the host")
-    if root is not None:
+    if root is not None and file_system is None:
         root = dataclasses.replace(root, base=base_of(root.path), device="cdrom" if is_iso(instance) else "disk")
     if drive is not None:
         drive = LocalDisk(drive.path, "raw", "cdrom" if qemuimg.is_iso(drive.path) else "disk")
@@ -82,7 +86,7 @@ def inspect_disks(instance: Instance) -> LocalDisks:
     while (ephemeral := disk(ephemeral_name(len(ephemerals)))) is not None:
         ephemerals.append(ephemeral)
     kernel, ramdisk = disk(KERNEL), disk(RAMDISK)
-    return LocalDisks(console_log=os.path.join(place, _CONSOLE_LOG), nvram=os.path.join(place, NVRAM), root=root,
+    return LocalDisks(console_log=console_log(instance.uuid), nvram=os.path.join(place, NVRAM), root=root,
                       ephemerals=tuple(ephemerals), swap=disk(SWAP), config_drive=drive,
                       kernel=kernel.path if kernel else None, ramdisk=ramdisk.path if ramdisk else None)
 
@@ -112,8 +116,8 @@ def virtual_size(path: str, image_format: str) -> int:
 
 def format_to_copy(name: str) -> str | None:
     """Return the format of a file that moves with a guest, or None for other files."""
-    fixed = {CONFIG_DRIVE: "raw", KERNEL: "raw", RAMDISK: "raw", NVRAM: "raw"}
-    return "qcow2" if _is_disk(name) else fixed.get(name)
+    fixed = {CONFIG_DRIVE: "raw", KERNEL: "raw", RAMDISK: "raw", NVRAM: "raw", ROOT_FILE_SYSTEM: "raw"}
+    return fixed.get(name) or ("qcow2" if _is_disk(name) else None)
 
 
 def has_any(place: str) -> bool:
@@ -124,7 +128,7 @@ def has_any(place: str) -> bool:
 
 
 def _is_disk(name: str) -> bool:
-    return name in (ROOT, SWAP) or is_ephemeral(name)
+    return name in (ROOT, SWAP, ROOT_FILE_SYSTEM) or is_ephemeral(name)
 
 
 def is_ephemeral(name: str) -> bool:
@@ -148,7 +152,10 @@ def promised_bytes() -> int:
     total = 0
     for path in _guest_disks():
         with contextlib.suppress(OSError, ValueError):
-            total += max(0, qemuimg.Qcow2Header(path).virtual_size - os.stat(path).st_blocks * 512)
+            status = os.stat(path)
+            is_raw = os.path.basename(path) == ROOT_FILE_SYSTEM
+            total += max(0, (status.st_size if is_raw else qemuimg.Qcow2Header(path).virtual_size)
+                         - status.st_blocks * 512)
     return total
 
 
@@ -157,9 +164,13 @@ def _guest_disks() -> Iterator[str]:
 
 
 # --- console log -------------------------------------------------------------------------------------
+def console_log(uuid: str) -> str:
+    return os.path.join(directories.directory(uuid), _CONSOLE_LOG)
+
+
 def console_output(uuid: str, lines: int | None = None) -> bytes:
     """Return the last ``lines`` of the log (None: all), at most MAX_LOG_BYTES. Raises ConsoleLogUnavailable."""
-    path = os.path.join(directories.directory(uuid), _CONSOLE_LOG)
+    path = console_log(uuid)
     # virtlogd renames a full piece to .0, the previous one to .1 and so on.
     older = sorted((piece for piece in glob.glob(glob.escape(path) + ".*") if piece.rpartition(".")[2].isdigit()),
                    key=lambda piece: int(piece.rpartition(".")[2]))

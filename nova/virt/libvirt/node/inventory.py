@@ -44,7 +44,9 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
         supported_instances=_supported(capabilities), uptime=host_report.uptime(),
         numa_topology=capabilities.cells, pci_devices=pci_devices(connection),
         disk_available_least=(usage.free - disks.promised_bytes()) // _GIB,
-        provider=host_report.provider(identity, name, inventories, traits_of_node(capabilities)))
+        provider=host_report.provider(
+            identity, name, inventories, traits_of_containers(capabilities) if CONF.libvirt.virt_type == "lxc" else
+            traits_of_node(capabilities)))
 
 
 def _supported(capabilities: Capabilities) -> list[tuple[str, str, str]]:
@@ -104,6 +106,13 @@ def traits_of_node(capabilities: Capabilities) -> list[str]:
         ("svm" in features, "HW_CPU_X86_AMD_SVM"), ("vmx" in features, "HW_CPU_X86_INTEL_VMX"),
         (capabilities.cpu_info.get("topology", {}).get("threads", 1) > 1, "HW_CPU_HYPERTHREADING")) if applies}
     return sorted(traits)
+
+
+def traits_of_containers(capabilities: Capabilities) -> list[str]:
+    """Return the traits of the root provider of a host whose guests are containers, sorted."""
+    return sorted({"COMPUTE_NODE", "OWNER_NOVA", *(f"COMPUTE_IMAGE_TYPE_{name}" for name in _IMAGE_TYPES if
+                                                   name != "ISO"), f"HW_ARCH_{capabilities.arch.upper()}",
+                   hardware_values.architecture_trait(capabilities.arch), *capabilities.model_traits})
 
 
 # Property -> values -> QEMU devices of which a guest needs one.

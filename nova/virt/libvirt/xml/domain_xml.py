@@ -30,7 +30,7 @@ def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks
     domain = ET.Element("domain", type=config.virt_type)
     element(domain, "uuid", instance.uuid)
     element(domain, "name", instance.name_by(settings.names))
-    _metadata(domain, instance, settings)
+    add_metadata(domain, instance, settings)
     element(domain, "memory", config.memory_mb * 1024, unit="KiB")
     shares = [mapping for mapping in instance.usable_shares if mapping.path]
     guest_parts.add_memory(domain, config.parts, shared=bool(shares), locked=config.locked_memory)
@@ -69,7 +69,7 @@ def owner_of(metadata: str) -> str | None:
         return None
 
 
-def _metadata(domain: ET.Element, instance: Instance, settings: Settings) -> None:
+def add_metadata(domain: ET.Element, instance: Instance, settings: Settings) -> None:
     ET.register_namespace("nova", NAMESPACE)
 
     def add(parent: ET.Element, tag: str, text: object = None, **attributes: object) -> ET.Element:

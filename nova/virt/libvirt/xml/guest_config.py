@@ -70,7 +70,7 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
     if existing is None and wanted.hypervisor not in ("", "qemu", guest.virt_type):  # "qemu" stands for KVM as well
         raise exception.InvalidInput(reason=f"img_hv_type={wanted.hypervisor} is not supported by this hypervisor, "
                                             f"whose guests are of the type {guest.virt_type}")
-    for source, keys in ((wishes.specs, _REFUSED_SPECS), (wishes.image, _REFUSED_PROPERTIES)):
+    for source, keys in ((wishes.specs, REFUSED_SPECS), (wishes.image, REFUSED_PROPERTIES)):
         for key in keys:
             if not is_unset(source.get(key)):
                 raise exception.InvalidInput(reason=f"{key}={source[key]} is not supported by this hypervisor")
@@ -119,7 +119,7 @@ def _machine(wanted: Hardware, guest: GuestArchitecture, settings: Settings) -> 
 
 
 # Requested host properties that this driver cannot provide; their traits keep such servers away from the host.
-_REFUSED_SPECS = ("hw:pmem", "hw:tpm_version", "hw:cpu_realtime", "hw:mem_encryption", "hw:ephemeral_encryption",
+REFUSED_SPECS = ("hw:pmem", "hw:tpm_version", "hw:cpu_realtime", "hw:mem_encryption", "hw:ephemeral_encryption",
                   "hw:maxphysaddr_mode", "accel:device_profile")
-_REFUSED_PROPERTIES = ("hw_tpm_version", "hw_mem_encryption", "hw_ephemeral_encryption", "hw_firmware_stateless",
+REFUSED_PROPERTIES = ("hw_tpm_version", "hw_mem_encryption", "hw_ephemeral_encryption", "hw_firmware_stateless",
                        "hw_maxphysaddr_mode")

@@ -1,0 +1,1 @@
+"""Containers (virt_type lxc): guests without hardware of their own."""

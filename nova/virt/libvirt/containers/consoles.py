@@ -1,0 +1,311 @@
+"""Console logs of containers, and their consoles over TCP.
+
+libvirt gives a container a terminal and writes no log of it. Nova reads each terminal on a connection of its own (a
+call on a connection can wait for a stream of the same connection), writes the log, and serves the terminal at a TCP
+port of the host, as QEMU does for serial ports."""
+
+import contextlib
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import libvirt
+
+from nova import exception
+from nova.conf import CONF
+from nova.virt.guest_files import directories
+from nova.virt.libvirt.files import disks
+from nova.virt.libvirt.host import Host
+from nova.virt.serial_ports import SerialPorts
+
+LOG = logging.getLogger(__name__)
+
+_PIECE = 4096
+# Bytes of a log after which a new file is started, as virtlogd does, and the number of older files.
+_MAX_SIZE, _OLDER = 1 << 20, 3
+# Bytes that a client may be behind before it is disconnected, and that the terminal may be behind its clients.
+_MOST_PENDING = 256 << 10
+# Seconds between two attempts to open a terminal.
+_RETRY_INTERVAL = 1.0
+_STREAM_EVENTS = (libvirt.VIR_STREAM_EVENT_READABLE | libvirt.VIR_STREAM_EVENT_HANGUP | libvirt.VIR_STREAM_EVENT_ERROR)
+_READABLE, _WRITABLE = libvirt.VIR_EVENT_HANDLE_READABLE, libvirt.VIR_EVENT_HANDLE_WRITABLE
+_NOT_NOW = -2
+
+Handler = Callable[[int, int, int, object], None]
+EndHandler = Callable[[str], None]
+
+
+class ConsoleReader:
+    """Reads the terminals of all running containers with a console log. One thread opens terminals; libvirt's event
+    thread reads them, and serves the clients of the TCP ports."""
+
+    def __init__(self, uri: str, owner: str, ports: SerialPorts) -> None:
+        self._host, self._owner, self._ports = Host(uri), owner, ports
+        self._lock = threading.RLock()
+        self._terminals: dict[str, _Terminal] = {}
+        # A uuid: the container may have a terminal that is not read; "": any container; None: stop.
+        self._requests: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="libvirt-consoles", daemon=True)
+
+    def start(self) -> None:
+        self._host.on_lifecycle = self._requests.put
+        self._host.on_connected = self._reconnected
+        self._host.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._requests.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+        self._host.on_lifecycle = self._host.on_connected = None
+        self._close_all()
+        self._host.stop()
+
+    def follow(self, uuid: str) -> None:
+        """Read the container's terminal from now on. Returns at once."""
+        self._requests.put(uuid)
+
+    def port(self, uuid: str) -> int | None:
+        """Return the TCP port at which the container's terminal is served, or None."""
+        with self._lock:
+            terminal = self._terminals.get(uuid)
+            return terminal.port if terminal is not None else None
+
+    def _reconnected(self) -> None:
+        self._close_all()
+        self._requests.put("")
+
+    def _close_all(self) -> None:
+        with self._lock:
+            for terminal in self._terminals.values():
+                terminal.close()
+            self._terminals.clear()
+
+    def _run(self) -> None:
+        retries: dict[str, float] = {}
+        while True:
+            with contextlib.suppress(queue.Empty):
+                uuid = self._requests.get(timeout=_RETRY_INTERVAL if retries else None)
+                if uuid is None:
+                    return
+                retries[uuid] = 0.0
+            now = time.monotonic()
+            for uuid in [uuid for uuid, due in retries.items() if due <= now]:
+                try:
+                    is_done = self._open(uuid)
+                except exception.NovaException as error:
+                    LOG.warning("Cannot read the consoles of containers, retrying: %s", error)
+                    is_done = False
+                except (libvirt.libvirtError, OSError) as error:
+                    LOG.info("[instance: %s] Cannot read the console, retrying: %s", uuid, error)
+                    is_done = False
+                if is_done:
+                    del retries[uuid]
+                else:
+                    retries[uuid] = time.monotonic() + _RETRY_INTERVAL
+
+    def _open(self, uuid: str) -> bool:
+        """Open the terminal of a running container of this host, unless it is open; "": of all. Return False if it has
+        to be tried again."""
+        if not uuid:
+            active = self._host.call(lambda connection: [
+                domain.UUIDString() for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)])
+            for active_uuid in active:
+                self._requests.put(active_uuid)
+            return True
+        place = directories.directory(uuid)
+        recorded = directories.owner(place)
+        with self._lock:
+            if uuid in self._terminals:
+                return True
+            if recorded is None or recorded.host != self._owner:
+                return True
+        try:
+            stream = self._host.call(lambda connection: _open_terminal(connection, uuid), uuid)
+        except exception.GuestNotFound:
+            return True
+        if stream is None:
+            return True
+        with self._lock:
+            self._terminals[uuid] = _Terminal(uuid, stream, disks.console_log(uuid), self._listen(), self._ended)
+        return True
+
+    def _listen(self) -> socket.socket | None:
+        if not CONF.serial_console.enabled:
+            return None
+        port, = self._ports.take(1, ())
+        return socket.create_server((CONF.serial_console.proxyclient_address, port))
+
+    def _ended(self, uuid: str) -> None:
+        """Forget a terminal that ended. A container that rebooted by itself has a new one."""
+        with self._lock:
+            terminal = self._terminals.pop(uuid, None)
+            if terminal is not None:
+                terminal.close()
+        self._requests.put(uuid)
+
+
+def _open_terminal(connection: libvirt.virConnect, uuid: str) -> libvirt.virStream | None:
+    """Return a stream of the container's terminal, or None if it does not run."""
+    domain = connection.lookupByUUIDString(uuid)
+    if not domain.isActive():
+        return None
+    stream = connection.newStream(libvirt.VIR_STREAM_NONBLOCK)
+    domain.openConsole(None, stream, 0)
+    return stream
+
+
+class _Log:
+    """The console log of a container: rotated, and readable by root only."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = self._opened()
+
+    def _opened(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+
+    def write(self, data: bytes) -> None:
+        os.write(self._file, data)
+        if os.fstat(self._file).st_size < _MAX_SIZE:
+            return
+        os.close(self._file)
+        for number in range(_OLDER - 1, -1, -1):
+            source = f"{self._path}.{number - 1}" if number else self._path
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(source, f"{self._path}.{number}")
+        self._file = self._opened()
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class _Terminal:
+    """An open terminal. All methods but the constructor and close() run in libvirt's event thread."""
+
+    def __init__(self, uuid: str, stream: libvirt.virStream, log: str, listener: socket.socket | None,
+                 on_end: EndHandler) -> None:
+        self._uuid, self._stream, self._on_end = uuid, stream, on_end
+        self._log = _Log(log)
+        self._listener, self._watches = listener, dict[int, int]()
+        self._clients: dict[int, socket.socket] = {}
+        self._behind: dict[int, bytearray] = {}
+        self._input = bytearray()
+        self._lock = threading.RLock()
+        self._closed = False
+        self.port = listener.getsockname()[1] if listener is not None else None
+        if listener is not None:
+            listener.setblocking(False)
+            self._watch(listener, _READABLE, self._accept)
+        stream.eventAddCallback(_STREAM_EVENTS, self._ready, None)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for step in (self._stream.eventRemoveCallback, self._stream.abort):
+                with contextlib.suppress(libvirt.libvirtError):
+                    step()
+            for client in list(self._clients.values()):
+                self._drop(client)
+            if self._listener is not None:
+                self._unwatch(self._listener)
+                self._listener.close()
+            self._log.close()
+
+    def _ready(self, _stream: libvirt.virStream, _events: int, _opaque: object) -> None:
+        is_open = False
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                is_open = self._read() and self._write()
+            except (libvirt.libvirtError, OSError) as error:
+                LOG.debug("[instance: %s] The console ended: %s", self._uuid, error)
+        if not is_open:
+            self._on_end(self._uuid)
+
+    def _read(self) -> bool:
+        """Read what the terminal has; return False at its end."""
+        while (data := self._stream.recv(_PIECE)) != _NOT_NOW:
+            if not data:
+                return False
+            self._log.write(data)
+            for client in list(self._clients.values()):
+                self._behind[client.fileno()] += data
+                self._flush(client)
+        return True
+
+    def _write(self) -> bool:
+        """Write the input of the clients as far as the terminal accepts it."""
+        while self._input:
+            sent = self._stream.send(bytes(self._input[:_PIECE]))
+            if sent < 0:
+                break
+            del self._input[:sent]
+        waits = libvirt.VIR_STREAM_EVENT_WRITABLE if self._input else 0
+        self._stream.eventUpdateCallback(_STREAM_EVENTS | waits)
+        return True
+
+    # --- clients -----------------------------------------------------------------------------------
+    def _watch(self, item: socket.socket, events: int, handler: Handler) -> None:
+        self._watches[item.fileno()] = libvirt.virEventAddHandle(item.fileno(), events, handler, None)
+
+    def _unwatch(self, item: socket.socket) -> None:
+        libvirt.virEventRemoveHandle(self._watches.pop(item.fileno()))
+
+    def _accept(self, _watch: int, _fd: int, _events: int, _opaque: object) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            if self._closed or self._listener is None:
+                return
+            client, _address = self._listener.accept()
+            client.setblocking(False)
+            self._clients[client.fileno()], self._behind[client.fileno()] = client, bytearray()
+            self._watch(client, _READABLE, self._serve)
+
+    def _serve(self, _watch: int, fd: int, events: int, _opaque: object) -> None:
+        """Receive the input of a client, and send what the client is behind."""
+        with self._lock:
+            client = self._clients.get(fd)
+            if self._closed or client is None:
+                return
+            try:
+                if events & _WRITABLE:
+                    self._flush(client)
+                if events & ~_WRITABLE:
+                    data = client.recv(_PIECE)
+                    if not data or len(self._input) > _MOST_PENDING:
+                        self._drop(client)
+                        return
+                    self._input += data
+                    self._write()
+            except BlockingIOError:
+                return
+            except (OSError, libvirt.libvirtError):
+                self._drop(client)
+
+    def _flush(self, client: socket.socket) -> None:
+        pending = self._behind[client.fileno()]
+        try:
+            while pending:
+                del pending[:client.send(pending)]
+        except BlockingIOError:
+            if len(pending) > _MOST_PENDING:
+                self._drop(client)
+                return
+        except OSError:
+            self._drop(client)
+            return
+        libvirt.virEventUpdateHandle(self._watches[client.fileno()], _READABLE | (_WRITABLE if pending else 0))
+
+    def _drop(self, client: socket.socket) -> None:
+        fd = client.fileno()
+        if self._clients.pop(fd, None) is not None:
+            self._unwatch(client)
+            del self._behind[fd]
+            client.close()
