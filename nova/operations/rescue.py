@@ -48,9 +48,10 @@ class RescueData(Object, kw_only=True):
 
 class _Rescue(PowerAction):
     def failed(self, ctl: Control, failure: Failure) -> None:
-        """Set vm_state ERROR. A hard reboot recovers the server."""
+        """Set vm_state ERROR, unless the driver cannot rescue servers. A hard reboot recovers the server."""
         super().failed(ctl, failure)
-        ctl.set(vm_state=states.ERROR)
+        if failure.kind != exception.NotImplementedHere.__name__:
+            ctl.set(vm_state=states.ERROR)
 
 
 class Rescue(_Rescue):

@@ -37,12 +37,25 @@ _RC = """\
 echo $((boots + 1)) > /etc/boots
 echo "container ready: $(hostname), boot $((boots + 1))"
 """
+# Configures the interface by DHCP and prints the server's id from the metadata service.
+_NETWORK = """\
+ip link set lo up
+ip link set eth0 up && udhcpc -i eth0 -n -q -t 30 -T 1 -s /etc/dhcp > /dev/null
+echo "metadata: $(wget -q -O - http://169.254.169.254/latest/meta-data/instance-id)"
+"""
+_DHCP = """\
+#!/bin/sh
+[ "$1" = bound ] || exit 0
+ip addr add $ip/$mask dev $interface
+for gateway in $router; do ip route add default via $gateway; done
+"""
 _APPLETS = ("sh", "mount", "umount", "hostname", "ip", "cat", "echo", "ls", "poweroff", "reboot", "sleep", "sync", "df",
             "dd", "wget", "udhcpc", "touch", "head", "od", "mkdir", "mke2fs", "tr")
 
 
-def make_archive(path: pathlib.Path, compression: str = "") -> pathlib.Path:
-    """Write the root file system as a tar archive, also with a file that belongs to another user."""
+def make_archive(path: pathlib.Path, compression: str = "", network: bool = False) -> pathlib.Path:
+    """Write the root file system as a tar archive, also with a file that belongs to another user. ``network``: the
+    container uses its interface."""
     with tarfile.open(path, f"w:{compression}") as archive:
         for name in ("bin", "sbin", "etc", "proc", "sys", "dev", "tmp", "root", "mnt"):
             directory = tarfile.TarInfo(name)
@@ -53,9 +66,10 @@ def make_archive(path: pathlib.Path, compression: str = "") -> pathlib.Path:
             item = tarfile.TarInfo(link)
             item.type, item.linkname = tarfile.SYMTYPE, target
             archive.addfile(item)
-        for name, text, owner in (("etc/inittab", _INITTAB, 0), ("etc/rc", _RC, 0), ("root/of-user", "7", 1007)):
+        for name, text, owner in (("etc/inittab", _INITTAB, 0), ("etc/rc", _RC + (_NETWORK if network else ""), 0),
+                                  ("etc/dhcp", _DHCP, 0), ("root/of-user", "7", 1007)):
             item, content = tarfile.TarInfo(name), text.encode()
-            item.size, item.mode, item.uid, item.gid = len(content), 0o644, owner, owner
+            item.size, item.mode, item.uid, item.gid = len(content), 0o755, owner, owner
             archive.addfile(item, io.BytesIO(content))
     return path
 
