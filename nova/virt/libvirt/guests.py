@@ -24,8 +24,9 @@ from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.node.capabilities import Capabilities, foreign, of_guests, of_host
 from nova.virt.libvirt.xml import domain_xml
 from nova.virt.libvirt.xml.definition import Definition, device_addresses
-from nova.virt.libvirt.xml.guest_config import FOREIGN, GuestConfig, default_machine, guest_config
+from nova.virt.libvirt.xml.guest_config import GuestConfig, default_machine, guest_config
 from nova.virt.libvirt.xml.layout import layout
+from nova.virt.libvirt.xml.platforms import FOREIGN
 from nova.virt.libvirt.xml.settings import Settings, from_conf, with_cells, with_cpu
 from nova.virt.serial_ports import SerialPorts
 
@@ -83,7 +84,8 @@ class Guests(guest_driver.Guests):
         chosen = with_cells(with_cpu(plain, capabilities.cpu_modes, capabilities.models), host.cells)
         if chosen.cpu_mode == "custom":
             capabilities = self.host.call(lambda connection: of_guests(connection, host, chosen, machines))
-        others = self.host.call(lambda connection: foreign(connection, capabilities, chosen, FOREIGN))
+        others = self.host.call(lambda connection: foreign(
+            connection, capabilities, chosen, {name: default_machine(chosen, name) for name in FOREIGN}))
         version = self.host.call(lambda connection: int(connection.getLibVersion()))
         emulator = next((path for arch, path, _machines in host.emulators if arch == host.arch), "")
         device_traits = inventory.traits_of_devices(

@@ -304,6 +304,57 @@ def test_i686_image_on_an_x86_64_host_has_an_i686_definition(schema: etree.Relax
     assert root.find("clock/timer[@name='pit']") is not None
 
 
+# Architecture -> machine, console of the kernel, models of the screen, and bus of the pointer.
+FOREIGN_GUESTS = {
+    "aarch64": ("virt", "ttyAMA0", "virtio", "usb"), "ppc64": ("pseries", "hvc0", "vga", "usb"),
+    "ppc64le": ("pseries", "hvc0", "vga", "usb"), "s390x": ("s390-ccw-virtio", "ttysclp0", "virtio", "virtio"),
+    "i686": ("pc", "ttyS0", "vga", "usb")}
+MANY = dataclasses.replace(HOST, virt_type="kvm", cpu_mode="host-passthrough", cpu_flags=("+pcid",), foreign=tuple(
+    GuestArchitecture(name, "qemu", None) for name in FOREIGN_GUESTS))
+
+
+@pytest.mark.parametrize("architecture", FOREIGN_GUESTS)
+@pytest.mark.parametrize("name", ["hw_architecture", "hw_emulation_architecture"])
+def test_guest_of_another_architecture_has_its_machine_and_devices(
+        name: str, architecture: str, schema: etree.RelaxNG) -> None:  # noqa: F811
+    machine, console, video, pointer = FOREIGN_GUESTS[architecture]
+    # The architecture to emulate wins.
+    other = {"hw_architecture": "x86_64"} if name == "hw_emulation_architecture" else {}
+    instance = server({"hw:watchdog_action": "reset"}, {**other, name: architecture, "hw_rng_model": "virtio"},
+                      network_info=[interface()], kernel_id="k")
+    text = domain_xml(instance, dataclasses.replace(ALL_DISKS, kernel=TRIO.kernel), MANY)
+    assert schema.validate(etree.fromstring(text)), schema.error_log
+    root, is_x86 = ET.fromstring(text), architecture == "i686"
+    kind = root.find("os/type")
+    assert (root.get("type"), kind.get("arch"), kind.get("machine")) == ("qemu", architecture, machine)
+    assert f"console={console}" in root.findtext("os/cmdline")
+    assert root.find("cpu") is None, "the CPU of the host is not one of this architecture"
+    assert bool(root.findall("clock/timer")) == bool(root.findall("features/apic")) == is_x86
+    assert bool(root.findall("sysinfo")) == (architecture in ("aarch64", "i686"))
+    assert root.find("devices/video/model").get("type") == video
+    assert {item.get("bus") for item in root.findall("devices/input")} == {pointer}
+    assert bool(root.findall("devices/controller[@type='usb']")) == (pointer == "usb" and not is_x86)
+    assert root.find("devices/disk[@device='cdrom']/target").get("bus") == ("ide" if is_x86 else "scsi")
+    assert root.find("devices/watchdog").get("model") == ("diag288" if architecture == "s390x" else "i6300esb")
+
+
+@pytest.mark.parametrize(("architecture", "properties", "words"), [
+    ("aarch64", {"hw_disk_bus": "ide"}, "hw_disk_bus"), ("ppc64le", {"hw_cdrom_bus": "sata"}, "hw_cdrom_bus"),
+    ("s390x", {"hw_vif_model": "e1000"}, "hw_vif_model"), ("s390x", {"hw_sound_model": "ac97"}, "hw_sound_model"),
+    ("s390x", {"hw_video_model": "vga"}, "hw_video_model"), ("s390x", {"hw_usb_model": "qemu-xhci"}, "hw_usb_model"),
+    ("s390x", {"hw_pointer_model": "usbtablet"}, "hw_pointer_model"),
+    ("s390x", {"hw_serial_port_count": "2"}, "hw_serial_port_count=2"),
+    ("ppc64le", {"hw_firmware_type": "uefi"}, "hw_firmware_type=uefi"),
+    ("ppc64le", {"hw_machine_type": "q35"}, "hw_machine_type"),
+    ("s390x", {"hw_viommu_model": "virtio"}, "hw_viommu_model")])
+def test_devices_that_an_architecture_lacks_are_refused_by_name(
+        architecture: str, properties: dict[str, str], words: str) -> None:
+    machines = frozenset({FOREIGN_GUESTS[architecture][0]})
+    host = dataclasses.replace(MANY, foreign=(GuestArchitecture(architecture, "qemu", None, None, machines),))
+    with pytest.raises(exception.InvalidInput, match=words):
+        guest_config(server({}, {"hw_architecture": architecture, **properties}), host)
+
+
 def test_owner_metadata_contains_user_and_project_names() -> None:
     named = server(system_metadata={"owner_user_name": "Ada <1>", "owner_project_name": "engines"})
     for instance, names in ((named, ("Ada <1>", "engines")), (server(), (None, None))):

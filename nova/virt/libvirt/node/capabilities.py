@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import xml.etree.ElementTree as ET
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import libvirt
@@ -116,16 +116,17 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
 
 
 def foreign(connection: libvirt.virConnect, host: Capabilities, settings: Settings,
-            machine_names: Iterable[str]) -> tuple[GuestArchitecture, ...]:
-    """Return the ``known`` architectures, beside that of the host, for which the host has a QEMU."""
+            default_machines: Mapping[str, str]) -> tuple[GuestArchitecture, ...]:
+    """Return the architectures beside that of the host, out of those with a default machine type, for which the host
+    has a QEMU."""
     architectures = []
     for name, _path, machines in host.emulators:
         types = {kind for arch, kind, _mode in host.guests if arch == name}
         kind = settings.virt_type if settings.virt_type in types else "qemu"
-        if name == host.arch or name not in machine_names or kind not in types:
+        if name == host.arch or name not in default_machines or kind not in types:
             continue
         try:
-            text = connection.getDomainCapabilities(None, name, None, kind)
+            text = connection.getDomainCapabilities(None, name, default_machines[name], kind)
         except libvirt.libvirtError as error:
             LOG.warning("Guests of architecture %s are not offered: %s", name, error)
             continue

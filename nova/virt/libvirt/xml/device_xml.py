@@ -153,7 +153,8 @@ def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[G
     if any(disk.bus == "scsi" for disk in disks):
         controller = element(devices, "controller", type="scsi", index=0, model=config.scsi_model)
         _pack(controller, config, config.scsi_model == "virtio-scsi")
-    usb_model = config.usb_model or (None if config.is_x86 or not _has_screen(settings) else "qemu-xhci")
+    usual = None if config.is_x86 or not config.platform.has_usb or not _has_screen(settings) else "qemu-xhci"
+    usb_model = config.usb_model or usual
     if usb_model:
         element(devices, "controller", type="usb", index=0, model=usb_model)
     if config.packed and (config.guest_agent or (settings.spice and settings.spice.agent)):
@@ -200,7 +201,7 @@ def add_interface(devices: ET.Element, vif: VIF, config: GuestConfig) -> ET.Elem
 # --- consoles and helpers ----------------------------------------------------------------------------
 def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) -> None:
     seen = _has_screen(settings)
-    bus = config.input_bus or ("usb" if seen and config.usb_model != "none" else None)
+    bus = config.input_bus or (config.platform.input_bus if seen and config.usb_model != "none" else None)
     if bus:
         # An x86 machine has a PS/2 keyboard by default.
         for kind in ("tablet", "keyboard") if bus == "virtio" or not config.is_x86 else ("tablet",):
@@ -222,7 +223,7 @@ def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) ->
         item = element(devices, "video")
         # The attribute vram is in KiB; only these two models have it.
         vram = config.video_ram * 1024 if config.video_model in ("vga", "qxl") else 0
-        model = config.video_model or ("vga" if config.is_x86 else "virtio")
+        model = config.video_model or config.platform.video
         _pack(item, config, model == "virtio")
         element(item, "model", type=model, vram=vram or None)
 
@@ -241,7 +242,7 @@ def _add_helpers(devices: ET.Element, config: GuestConfig, settings: Settings) -
     if config.sound_model:
         element(devices, "sound", model=config.sound_model)
     if config.watchdog:
-        element(devices, "watchdog", model="i6300esb", action=config.watchdog)
+        element(devices, "watchdog", model=config.platform.watchdog, action=config.watchdog)
     if config.rng is not None:
         rng = element(devices, "rng", model="virtio")
         if config.rng:

@@ -19,9 +19,6 @@ NAMESPACE = "http://openstack.org/xmlns/libvirt/nova/1.1"
 # CPU mode -> further attributes of the CPU.
 _CPU_ATTRIBUTES = {"host-model": {"check": "partial"}, "host-passthrough": {"check": "none"},
                    "custom": {"match": "exact", "check": "partial"}}
-_WITH_SMBIOS = ("x86_64", "i686", "aarch64")
-# The serial console under the name of the guest's kernel.
-_CONSOLES = {"aarch64": "ttyAMA0", "armv7l": "ttyAMA0", "ppc64": "hvc0", "ppc64le": "hvc0", "s390x": "ttysclp0"}
 
 
 def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks: Sequence[GuestDisk],
@@ -95,7 +92,7 @@ def add_metadata(domain: ET.Element, instance: Instance, settings: Settings) -> 
 
 def _system_information(domain: ET.Element, instance: Instance, config: GuestConfig, settings: Settings) -> None:
     """Add the SMBIOS entries, by which cloud-init detects OpenStack."""
-    if config.architecture not in _WITH_SMBIOS:
+    if not config.platform.smbios:
         return
     system = element(element(domain, "sysinfo", type="smbios"), "system")
     serial = instance.uuid if settings.host_serial is None else settings.host_serial
@@ -125,11 +122,11 @@ def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Seq
         root = f"root=/dev/{first.target}" if first is not None else ""
         # Linux on a busy host concludes that the timer of an emulated CPU does not work, and panics.
         timer = "no_timer_check" if config.virt_type == "qemu" and config.is_x86 else ""
-        consoles = f"console=tty0 console={_CONSOLES.get(config.architecture, 'ttyS0')}"
+        consoles = f"console=tty0 console={config.platform.console}"
         element(boot, "cmdline", " ".join(filter(None, (root, consoles, timer, config.command_line))))
     elif first is None:
         element(boot, "boot", dev="hd")
-    if config.architecture in _WITH_SMBIOS:
+    if config.platform.smbios:
         element(boot, "smbios", mode="sysinfo")
     if config.boot_menu:
         element(boot, "bootmenu", enable="yes")

@@ -9,20 +9,8 @@ from nova.objects.requirements.hardware import Hardware, hardware, is_i440fx
 from nova.objects.requirements.properties import Properties, choice, is_unset
 from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.guest_parts import Parts, parts_of
+from nova.virt.libvirt.xml.platforms import X86, Platform, platform_of
 from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings
-
-# Values of properties that this driver can define; node/inventory.py determines which of them this QEMU supports.
-DISK_BUSES = ("virtio", "scsi", "sata", "ide", "usb")
-SCSI_MODELS = ("virtio-scsi", "lsilogic", "lsisas1068", "lsisas1078", "vmpvscsi", "ibmvscsi")
-VIF_MODELS = ("virtio", "e1000", "e1000e", "rtl8139", "ne2k_pci", "pcnet", "vmxnet3", "igb")
-VIDEO_MODELS = ("cirrus", "vga", "vmvga", "qxl", "virtio", "bochs", "none")
-SOUND_MODELS = ("ac97", "es1370", "ich6", "ich9", "pcspk", "sb16", "usb", "virtio")
-
-_DEFAULT_MACHINES = {"x86_64": "pc", "i686": "pc", "aarch64": "virt", "armv7l": "virt", "riscv64": "virt",
-                     "s390x": "s390-ccw-virtio", "ppc64": "pseries", "ppc64le": "pseries"}
-X86 = ("x86_64", "i686")
-# Architectures that a host with a suitable QEMU offers in addition to its own.
-FOREIGN = (*X86, "aarch64")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +30,10 @@ class GuestConfig(Hardware):
     @property
     def uefi(self) -> bool:
         return self.firmware == "uefi"
+
+    @property
+    def platform(self) -> Platform:
+        return platform_of(self.architecture)
 
     @property
     def is_x86(self) -> bool:
@@ -74,11 +66,7 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
         for key in keys:
             if not is_unset(source.get(key)):
                 raise exception.InvalidInput(reason=f"{key}={source[key]} is not supported by this hypervisor")
-    for name, value, supported in (
-            ("hw_disk_bus", wanted.disk_bus, DISK_BUSES), ("hw_cdrom_bus", wanted.cdrom_bus, DISK_BUSES),
-            ("hw_scsi_model", wanted.scsi_model, SCSI_MODELS), ("hw_vif_model", wanted.vif_model, VIF_MODELS),
-            ("hw_video_model", wanted.video_model, VIDEO_MODELS), ("hw_sound_model", wanted.sound_model, SOUND_MODELS)):
-        choice(name, value or None, supported)
+    _check_devices(wanted, platform_of(guest.name))
     if wanted.usb_ports and settings.spice is None:
         raise exception.InvalidInput(
             reason=f"hw_redirected_usb_ports={wanted.usb_ports} requires a host with SPICE consoles")
@@ -89,7 +77,10 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
         raise exception.InvalidInput(reason=f"os_secure_boot={wanted.secure_boot_wish} needs hw_machine_type=q35, "
                                             f"not {machine}")
     has_kernel = bool(wishes.image.get("kernel_id") or instance.kernel_id)
-    firmware = wanted.firmware or ("uefi" if guest.name == "aarch64" and not has_kernel else "bios")
+    usual = platform_of(guest.name).uefi
+    firmware = wanted.firmware or ("uefi" if usual == "default" and not has_kernel else "bios")
+    if firmware == "uefi" and usual is None:
+        raise exception.InvalidInput(reason=f"hw_firmware_type=uefi is not supported for {guest.name} guests")
     values = {field.name: getattr(wanted, field.name) for field in dataclasses.fields(wanted)} | {
         "architecture": guest.name, "firmware": firmware, "disk_bus": wanted.disk_bus or "virtio",
         "cdrom_bus": wanted.cdrom_bus or ("scsi" if guest.name not in X86 else "sata" if "q35" in machine else "ide")}
@@ -98,10 +89,31 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
         uuid=instance.uuid, secure_boot=secure, parts=parts_of(instance, settings))
 
 
+def _check_devices(wanted: Hardware, platform: Platform) -> None:
+    """Raise InvalidInput naming the property that requests a device which guests of this architecture cannot have."""
+    for name, value, supported in (
+            ("hw_disk_bus", wanted.disk_bus, platform.disk_buses),
+            ("hw_cdrom_bus", wanted.cdrom_bus, platform.disk_buses),
+            ("hw_scsi_model", wanted.scsi_model, platform.scsi_models),
+            ("hw_vif_model", wanted.vif_model, platform.vif_models),
+            ("hw_video_model", wanted.video_model, platform.video_models),
+            ("hw_sound_model", wanted.sound_model, platform.sound_models),
+            ("hw_viommu_model", wanted.viommu_model, platform.viommu)):
+        choice(name, value or None, supported)
+    for name, is_wanted in (
+            ("hw_usb_model", wanted.usb_model not in (None, "none")), ("hw_pointer_model", wanted.input_bus == "usb"),
+            ("hw_redirected_usb_ports", wanted.usb_ports)):
+        if is_wanted and not platform.has_usb:
+            raise exception.InvalidInput(reason=f"{name}: {platform.machine} machines have no USB")
+    if wanted.serial_ports > platform.serial_ports:
+        raise exception.InvalidInput(reason=f"hw_serial_port_count={wanted.serial_ports}: {platform.machine} machines "
+                                            f"have at most {platform.serial_ports}")
+
+
 def default_machine(settings: Settings, architecture: str = "") -> str:
     """Return the operator's machine type for the architecture ("": of the host), else the usual one."""
     architecture = architecture or settings.arch
-    return settings.machines.get(architecture) or _DEFAULT_MACHINES.get(architecture, "pc")
+    return settings.machines.get(architecture) or platform_of(architecture).machine
 
 
 def _machine(wanted: Hardware, guest: GuestArchitecture, settings: Settings) -> str:
