@@ -41,7 +41,7 @@ def _stats_of_container(domain: libvirt.virDomain) -> dict[str, Any]:
     """Return the counters of a container by the names of domainListGetStats. Its CPU time is that of one CPU, since
     libvirt has only the sum, and its disks have no counters."""
     root = ET.fromstring(domain.XMLDesc(0))  # noqa: S314 - libvirt's own output
-    disks = [attribute(item, "target", "dev") for item in root.findall("devices/disk")]
+    disks = ["/", *(attribute(item, "target", "dev") for item in root.findall("devices/disk"))]
     nics = [attribute(item, "target", "dev") for item in root.findall("devices/interface")]
     _state, maximum, current, _cpus, time_used = domain.info()
     stats: dict[str, Any] = {"balloon.maximum": maximum, "block.count": len(disks), "net.count": len(nics)}

@@ -23,7 +23,7 @@ from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.live_migration import LiveMigrationSource, LiveMigrationTarget
 from nova.virt.libvirt.node import inventory
-from nova.virt.libvirt.roles import Consoles, Disks, Power, Rescue
+from nova.virt.libvirt.roles import BasicPower, Consoles, Disks, Power, Rescue
 from nova.virt.libvirt.snapshots import Snapshots
 
 LOG = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class LibvirtDriver(Driver):
 
 class ContainerDriver(LibvirtDriver):
     """The driver of containers (virt_type lxc), without what they cannot do: memory saved to disk, live migration,
-    rescue, screens, and copies of disks in use."""
+    rescue and screens."""
 
     capabilities = frozenset({"console_output", "diagnostics", "pause", "attach_volume", "attach_interface", "move",
                               "snapshot"})
@@ -100,7 +100,7 @@ class ContainerDriver(LibvirtDriver):
 
     def _roles(self) -> dict[str, Any]:
         guests = self._containers
-        return {"guests": guests, "disks": Disks(guests), "power": container_roles.Power(guests),
+        return {"guests": guests, "disks": Disks(guests), "power": BasicPower(guests),
                 "consoles": container_roles.Consoles(guests), "snapshots": container_roles.Snapshots(guests),
                 "volumes": container_roles.Volumes(guests), "interfaces": Interfaces(guests),
                 "cold_migration": container_roles.ColdMigration(guests)}
@@ -109,6 +109,7 @@ class ContainerDriver(LibvirtDriver):
         super().start(on_event)
         LOG.warning("Containers share the kernel of this host, which also mounts the file systems of images: root in a "
                     "container is root of the host. Accept trusted projects and images only.")
+        container_roles.thaw_all(self._containers)
         self._containers.consoles.start()
 
     def stop(self) -> None:

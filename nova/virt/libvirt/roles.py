@@ -63,7 +63,9 @@ class Disks(Role, guest_driver.Disks):
         return sorted(disks.bases_in_use())
 
 
-class Power(Role, guest_driver.Power):
+class BasicPower(Role, guest_driver.Power):
+    """Power states of any guest, also of containers."""
+
     def on(self, instance: Instance, paused: bool = False) -> None:
         self._guests.start(instance, paused=paused)
 
@@ -88,6 +90,8 @@ class Power(Role, guest_driver.Power):
     def unpause(self, instance: Instance) -> None:
         self._guests.change(instance.uuid, power.unpause)
 
+
+class Power(BasicPower):
     def suspend(self, instance: Instance) -> None:
         self._guests.change(instance.uuid, power.save)
 

@@ -75,8 +75,8 @@ def _written(path: str) -> int:
 LOG = logging.getLogger(__name__)
 
 # Prefix of files in the guest's directory, followed by the id of the image.
-_NAME = "snapshot-"
-_FORMAT = "qcow2"
+NAME = "snapshot-"
+FORMAT = "qcow2"
 # Seconds between two polls of a running copy.
 _POLL_INTERVAL = 0.2
 # Timeout in seconds of freezing and thawing file systems. Agents are programs of tenants.
@@ -91,10 +91,10 @@ class Snapshots(Role, guest_driver.Snapshots):
         self._resting: set[str] = set()
 
     def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
-        place, name = directories.directory(instance.uuid), _NAME + image_id
+        place, name = directories.directory(instance.uuid), NAME + image_id
         with directories.full_disk():
             directories.once(place, name, lambda path: self._copy(instance, path, cancelled))
-        return DiskImage(path=os.path.join(place, name), format=_FORMAT)
+        return DiskImage(path=os.path.join(place, name), format=FORMAT)
 
     def discard(self, instance: Instance) -> None:
         uuid = instance.uuid
@@ -102,7 +102,7 @@ class Snapshots(Role, guest_driver.Snapshots):
             self._guests.on_domain(uuid, _end_backup)
             if Properties.of(instance).image_flag(AGENT):
                 self._guests.on_domain(uuid, _thaw)
-        _clear(directories.directory(uuid))
+        clear(directories.directory(uuid))
 
     def quiesce(self, instance: Instance) -> None:
         uuid = instance.uuid
@@ -125,7 +125,7 @@ class Snapshots(Role, guest_driver.Snapshots):
         root = disks.inspect_disks(instance).root
         if root is None:
             raise exception.InvalidDiskInfo(reason="the server has no root disk on its host")
-        _clear(os.path.dirname(path))  # Left by a crash of the host.
+        clear(os.path.dirname(path))  # Left by a crash of the host.
         uuid = instance.uuid
         with self._guests.locks.hold(uuid):
             running = self._guests.is_active(uuid)
@@ -200,10 +200,11 @@ class Snapshots(Role, guest_driver.Snapshots):
             raise exception.SnapshotFailed(instance_id=uuid, reason=reason)
 
 
-def _clear(place: str) -> None:
+def clear(place: str) -> None:
+    """Remove the copies in a directory."""
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(place):
-            if name.startswith(_NAME):
+            if name.startswith(NAME):
                 os.unlink(os.path.join(place, name))
 
 
@@ -216,7 +217,7 @@ def _backup_of(definition: str, disk: str, path: str) -> str:
         if attribute(item, "source", "file") == disk:
             copied = element(wanted, "disk", name=name, backup="yes", type="file")
             element(copied, "target", file=path)
-            element(copied, "driver", type=_FORMAT)
+            element(copied, "driver", type=FORMAT)
         else:
             element(wanted, "disk", name=name, backup="no")
     return ET.tostring(backup, encoding="unicode")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.drivers.fake_subject import FakeSubject
 from tests.integration.drivers.libvirt_subject import LibvirtSubject
+from tests.integration.drivers.lxc_subject import LxcSubject
 from tests.integration.drivers.subject import Subject
 from tests.integration.drivers.uml_subject import UmlSubject
 from tests.integration.libvirt_fixtures import needs_libvirt
@@ -29,8 +30,13 @@ def _libvirt(request: pytest.FixtureRequest, place: pathlib.Path) -> Subject:
         pytest.skip(str(needs_libvirt.kwargs["reason"]))
     daemon = request.getfixturevalue("libvirt_daemon")
     return LibvirtSubject(place, request.getfixturevalue("guest_image"), daemon)
+def _lxc(_request: pytest.FixtureRequest, place: pathlib.Path) -> Subject:
+    if reason := LxcSubject.missing():
+        pytest.skip(reason)
+    return LxcSubject(place)
 
 
 # Called with the request of the fixture and an empty directory that every user may enter.
 SUBJECTS: dict[str, Callable[[pytest.FixtureRequest, pathlib.Path], Subject]] = {
     "fake": _fake, "uml": _uml, "libvirt": _libvirt}
+    "fake": _fake, "uml": _uml, "lxc": _lxc}

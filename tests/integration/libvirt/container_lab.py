@@ -23,9 +23,14 @@ from tests.integration.libvirt_fixtures import PrivateLibvirt
 _LXC = pathlib.Path("/usr/lib/libvirt/libvirt_lxc")
 _BUSYBOX = pathlib.Path("/bin/busybox")
 
-needs_containers = pytest.mark.skipif(
-    os.geteuid() != 0 or not _LXC.exists() or not _BUSYBOX.exists() or not shutil.which("libvirtd"),
-    reason="needs root, libvirtd with its lxc driver, and busybox-static")
+
+def missing_for_containers() -> str:
+    """Return the reason why this machine cannot run containers, or ""."""
+    has_all = os.geteuid() == 0 and _LXC.exists() and _BUSYBOX.exists() and shutil.which("libvirtd")
+    return "" if has_all else "needs root, libvirtd with its lxc driver, and busybox-static"
+
+
+needs_containers = pytest.mark.skipif(bool(missing_for_containers()), reason=missing_for_containers() or "-")
 
 _INITTAB = """\
 ::sysinit:/bin/sh /etc/rc

@@ -22,7 +22,7 @@ from nova.objects.servers import states
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import VolumeConnection
 from nova.operations.framework.guest_driver import BootFiles
-from nova.virt.libvirt.driver import ContainerDriver
+from nova.virt.libvirt.driver import ContainerDriver, LibvirtDriver
 from tests.integration.libvirt.container_lab import (
     container_daemon,
     container_driver,
@@ -217,14 +217,13 @@ def test_container_has_interfaces_volumes_and_limits(serial: None, driver: Any, 
     assert not loops_of(CONF.state_path + "/volume")
 
 
-def test_image_of_a_stopped_container_boots(driver: Any, images: pathlib.Path) -> None:
+@pytest.mark.parametrize("running", [True, False])
+def test_image_of_a_container_boots(driver: Any, images: pathlib.Path, running: bool) -> None:
     instance = container()
     boot(driver, instance, images, "root.tar")
     ready(driver, instance)
-    with pytest.raises(exception.InstanceInvalidState):
-        driver.snapshots.take(instance, "image", threading.Event())
-    assert driver.guests.power_state(instance.uuid) == states.RUNNING
-    driver.power.off(instance, 30)
+    if not running:
+        driver.power.off(instance, 30)
     copy = driver.snapshots.take(instance, "image", threading.Event())
     assert copy.format == "qcow2"
     twin = container(flavor={"root_gb": 2})
@@ -234,6 +233,9 @@ def test_image_of_a_stopped_container_boots(driver: Any, images: pathlib.Path) -
     driver.guests.spawn(twin, files)
     assert b", boot 2" in ready(driver, twin)
     driver.snapshots.discard(instance)
+    if running:  # its file system is not frozen any more
+        driver.power.reboot(instance, hard=False, timeout=30)
+        assert b", boot 2" in ready(driver, instance, 2)
     assert not [name for name in os.listdir(f"{CONF.instances_path}/{instance.uuid}") if name.startswith("snapshot")]
 
 
@@ -327,6 +329,21 @@ def test_image_that_is_no_file_system_is_refused(driver: Any, tmp_path: pathlib.
     with pytest.raises(exception.InvalidDiskInfo, match=words):
         driver.disks.prepare(instance, BootFiles(root=str(tmp_path / "image.raw"), root_format="raw"))
     assert os.listdir(f"{CONF.instances_path}/{instance.uuid}") == ["owner"]
+
+
+def test_driver_thaws_file_systems_that_its_predecessor_left_frozen(
+        driver: Any, images: pathlib.Path, daemon: PrivateLibvirt) -> None:
+    instance = container()
+    boot(driver, instance, images)
+    ready(driver, instance)
+    domain_id = daemon.run("virsh", "-c", daemon.uri, "domid", instance.uuid).strip()
+    init = pathlib.Path(f"/proc/{domain_id}/task/{domain_id}/children").read_text().split()[0]
+    subprocess.run(["fsfreeze", "--freeze", f"/proc/{init}/root"], check=True, timeout=30)
+    twin = LibvirtDriver(driver.host)
+    twin.start(lambda _status: None)
+    twin.stop()
+    driver.power.reboot(instance, hard=False, timeout=30)
+    assert b", boot 2" in ready(driver, instance, 2)
 
 
 def test_container_that_cannot_start_names_the_reason(driver: Any, tmp_path: pathlib.Path) -> None:

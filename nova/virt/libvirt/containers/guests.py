@@ -7,6 +7,7 @@ import msgspec
 from nova import exception
 from nova.conf import CONF
 from nova.objects.servers.instance import BlockDevice, Instance
+from nova.operations.framework import guest_driver
 from nova.virt.guest_files import directories
 from nova.virt.libvirt import power
 from nova.virt.libvirt.containers.consoles import ConsoleReader
@@ -69,5 +70,5 @@ class Containers(Guests):
         super()._remove(uuid, keep_disks)
         loop_devices.release_all(uuid)
 
-    def set_password(self, instance: Instance, password: str) -> None:
-        raise exception.NotImplementedHere(what="set password on instance")
+    # Containers have no guest agent.
+    set_password = guest_driver.Guests.set_password

@@ -1,6 +1,13 @@
 """The roles of the driver that differ for containers."""
 
+import contextlib
+import errno
+import fcntl
+import logging
 import os
+from collections.abc import Iterator
+
+import libvirt
 
 from nova import exception
 from nova.conf import CONF
@@ -10,23 +17,53 @@ from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.servers.moves import DiskSource
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
+from nova.virt.guest_files import directories
+from nova.virt.images import qemuimg
 from nova.virt.libvirt import cold_migration, devices, roles, snapshots
 from nova.virt.libvirt.containers.guests import Containers
-from nova.virt.libvirt.files import loop_devices
+from nova.virt.libvirt.files import disks, loop_devices
+from nova.virt.libvirt.guests import Role
 from nova.virt.libvirt.xml.layout import serial_of
 
+LOG = logging.getLogger(__name__)
+
 _GIB = 1 << 30
+# Requests of ioctl: FIFREEZE and FITHAW.
+_FREEZE, _THAW = 0xC0045877, 0xC0045878
 
 
-class Power(roles.Power):
-    def suspend(self, instance: Instance) -> None:
-        raise exception.NotImplementedHere(what="suspend containers")
+def open_root(domain: libvirt.virDomain) -> int | None:
+    """Return a file descriptor of the container's root directory, or None if the container does not run."""
+    if not domain.isActive():
+        return None
+    # The number of the domain is the process that controls the container, with the first process as its child.
+    controller = domain.ID()
+    with open(f"/proc/{controller}/task/{controller}/children", encoding="ascii") as file:
+        init = next(iter(file.read().split()), None)
+    return os.open(f"/proc/{init}/root", os.O_RDONLY | os.O_DIRECTORY) if init is not None else None
 
-    def resume(self, instance: Instance) -> None:
-        raise exception.NotImplementedHere(what="resume containers")
 
-    def trigger_crash_dump(self, instance: Instance) -> None:
-        raise exception.NotImplementedHere(what="trigger crash dumps")
+def set_frozen(file_system: int, frozen: bool) -> None:
+    """Freeze or thaw a file system. Succeeds if nothing is to be done."""
+    try:
+        fcntl.ioctl(file_system, _FREEZE if frozen else _THAW, 0)
+    except OSError as error:
+        if error.errno != (errno.EBUSY if frozen else errno.EINVAL):
+            raise
+
+
+def thaw_all(guests: Containers) -> None:
+    """Thaw the file systems that a previous process, killed during a copy, left frozen."""
+    for guest in guests.all():
+        try:
+            file_system = guests.on_domain_or(guest.uuid, open_root, None)
+            if file_system is not None:
+                try:
+                    set_frozen(file_system, False)
+                finally:
+                    os.close(file_system)
+        except OSError as error:
+            LOG.warning("[instance: %s] Cannot thaw the root file system: %s", guest.uuid, error)
 
 
 class Consoles(roles.Consoles):
@@ -41,17 +78,50 @@ class Consoles(roles.Consoles):
         return ConsoleAddress(host=CONF.serial_console.proxyclient_address, port=port) if port else None
 
 
-class Snapshots(snapshots.Snapshots):
-    """Images of stopped containers: the file system of a running one is mounted."""
+class Snapshots(Role, guest_driver.Snapshots):
+    """Images of root file systems. The file system of a running container is frozen during the copy: programs that
+    write to it wait."""
+
+    def __init__(self, guests: Containers) -> None:
+        super().__init__(guests)
+        self._room = snapshots.CopyRoom()
 
     def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
-        if self._guests.is_active(instance.uuid):
-            raise exception.InstanceInvalidState(method="snapshot", instance_uuid=instance.uuid, attr="power_state",
-                                                 state="running, and only a stopped container can be copied")
-        return super().take(instance, image_id, cancelled)
+        place, name = directories.directory(instance.uuid), snapshots.NAME + image_id
+        with directories.full_disk():
+            directories.once(place, name, lambda path: self._copy(instance, path))
+        return DiskImage(path=os.path.join(place, name), format=snapshots.FORMAT)
 
-    def quiesce(self, instance: Instance) -> None:
-        raise exception.NotImplementedHere(what="quiesce the file systems of containers")
+    def discard(self, instance: Instance) -> None:
+        snapshots.clear(directories.directory(instance.uuid))
+
+    def _copy(self, instance: Instance, path: str) -> None:
+        root = disks.inspect_disks(instance).root
+        if root is None:
+            raise exception.InvalidDiskInfo(reason="the server has no root disk on its host")
+        snapshots.clear(os.path.dirname(path))  # Left by a crash of the host.
+        with self._guests.locks.hold(instance.uuid), \
+                self._room.take(path, qemuimg.flat_size(root.path, root.format)), self._frozen(instance.uuid):
+            qemuimg.flatten(root.path, path, root.format)
+
+    @contextlib.contextmanager
+    def _frozen(self, uuid: str) -> Iterator[None]:
+        """Freeze the root file system of the container during the block, if it runs. Raises SnapshotFailed."""
+        file_system = self._guests.on_domain_or(uuid, open_root, None)
+        if file_system is None:
+            yield
+            return
+        try:
+            set_frozen(file_system, True)
+            try:
+                yield
+            finally:
+                set_frozen(file_system, False)
+        except OSError as error:
+            raise exception.SnapshotFailed(instance_id=uuid, reason=f"its file system: {error.strerror}") from error
+        finally:
+            # While it is open, the file system can be thawed, also after the end of the container.
+            os.close(file_system)
 
 
 class Volumes(devices.HotplugRole, guest_driver.Volumes):
