@@ -116,7 +116,10 @@ def architecture_trait(architecture: str) -> str:
 
 
 def machine_trait(machine: str, architecture: str = "") -> str:
-    """Return the trait of hosts that run guests of this machine type. Every x86 host has pc and q35."""
+    """Return the trait of hosts that run guests of this machine type ("": of the architecture of the host). Every x86
+    host has pc and q35."""
     if machine in ("pc", "q35"):
         return architecture_trait(architecture or "x86_64")
-    return "CUSTOM_COMPUTE_MACHINE_" + re.sub("[^A-Z0-9]", "_", machine.upper())
+    # Several architectures have a machine named virt; those of x86 have names of their own.
+    kind = machine if architecture in ("", "x86_64", "i686") else f"{architecture}_{machine}"
+    return "CUSTOM_COMPUTE_MACHINE_" + re.sub("[^A-Z0-9]", "_", kind.upper())

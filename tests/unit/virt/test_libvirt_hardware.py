@@ -338,6 +338,24 @@ def test_guest_of_another_architecture_has_its_machine_and_devices(
     assert root.find("devices/watchdog").get("model") == ("diag288" if architecture == "s390x" else "i6300esb")
 
 
+def test_machine_type_of_another_architecture_needs_that_architecture() -> None:
+    def kept_away(host: str, properties: dict[str, str]) -> bool:
+        emulators = (("x86_64", "", MACHINES), ("aarch64", "", frozenset({"virt"})))
+        machines = {"x86_64": MACHINES, "aarch64": frozenset({"virt"})}[host]
+        others = tuple(GuestArchitecture(name, "qemu") for name in ("x86_64", "aarch64") if name != host)
+        have = inventory.traits_of_node(Capabilities(arch=host, host_uuid="", cpu_info={}, guests=(), machines=machines,
+                                                     emulators=emulators, foreign=others))
+        wanted = server({}, properties)
+        return bool(set(requested_resources(wanted.flavor, wanted.image).required) - set(have))
+
+    virt, arm = {"hw_machine_type": "virt"}, {"hw_architecture": "arm64"}
+    assert kept_away("x86_64", virt)
+    assert not kept_away("x86_64", {**virt, **arm})
+    assert not kept_away("aarch64", virt)
+    assert not kept_away("aarch64", {**virt, **arm})
+    assert not kept_away("x86_64", {"hw_machine_type": "pc-q35-7.2"})
+
+
 @pytest.mark.parametrize(("architecture", "properties", "words"), [
     ("aarch64", {"hw_disk_bus": "ide"}, "hw_disk_bus"), ("ppc64le", {"hw_cdrom_bus": "sata"}, "hw_cdrom_bus"),
     ("s390x", {"hw_vif_model": "e1000"}, "hw_vif_model"), ("s390x", {"hw_sound_model": "ac97"}, "hw_sound_model"),
