@@ -86,6 +86,7 @@ def _driver(module: str, name: str, **options: str) -> Callable[[], Driver]:
 # Title of the column -> the driver, which connects to nothing.
 COLUMNS: dict[str, Callable[[], Driver]] = {
     "`libvirt` (QEMU, KVM)": _driver("nova.virt.libvirt.driver", "LibvirtDriver", virt_type="qemu"),
+    "`libvirt` (LXC)": _driver("nova.virt.libvirt.driver", "LibvirtDriver", virt_type="lxc"),
     "`uml`": _driver("nova.virt.uml.driver", "UmlDriver"),
     "`fake`": _driver("nova.virt.fake.driver", "FakeDriver"),
 }

@@ -30,6 +30,8 @@ def _libvirt(request: pytest.FixtureRequest, place: pathlib.Path) -> Subject:
         pytest.skip(str(needs_libvirt.kwargs["reason"]))
     daemon = request.getfixturevalue("libvirt_daemon")
     return LibvirtSubject(place, request.getfixturevalue("guest_image"), daemon)
+
+
 def _lxc(_request: pytest.FixtureRequest, place: pathlib.Path) -> Subject:
     if reason := LxcSubject.missing():
         pytest.skip(reason)
@@ -38,5 +40,4 @@ def _lxc(_request: pytest.FixtureRequest, place: pathlib.Path) -> Subject:
 
 # Called with the request of the fixture and an empty directory that every user may enter.
 SUBJECTS: dict[str, Callable[[pytest.FixtureRequest, pathlib.Path], Subject]] = {
-    "fake": _fake, "uml": _uml, "libvirt": _libvirt}
-    "fake": _fake, "uml": _uml, "lxc": _lxc}
+    "fake": _fake, "uml": _uml, "libvirt": _libvirt, "lxc": _lxc}
