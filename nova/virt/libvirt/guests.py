@@ -25,8 +25,8 @@ from nova.virt.libvirt.node.capabilities import Capabilities, foreign, of_guests
 from nova.virt.libvirt.xml import domain_xml
 from nova.virt.libvirt.xml.definition import Definition, device_addresses
 from nova.virt.libvirt.xml.guest_config import GuestConfig, default_machine, guest_config
+from nova.virt.libvirt.xml.guest_platforms import FOREIGN
 from nova.virt.libvirt.xml.layout import layout
-from nova.virt.libvirt.xml.platforms import FOREIGN
 from nova.virt.libvirt.xml.settings import Settings, from_conf, with_cells, with_cpu
 from nova.virt.serial_ports import SerialPorts
 

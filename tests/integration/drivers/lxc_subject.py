@@ -14,8 +14,8 @@ from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import VolumeConnection
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt.driver import LibvirtDriver
+from tests.integration.containers.container_lab import container_daemon, make_archive, missing_for_containers
 from tests.integration.drivers.subject import Subject, wait_for
-from tests.integration.libvirt.container_lab import container_daemon, make_archive, missing_for_containers
 from tests.integration.libvirt_fixtures import server
 
 READY = b"container ready: "

@@ -14,7 +14,7 @@ import pytest
 
 from nova.objects.requirements.hardware_values import architecture_trait
 from nova.operations.framework.guest_driver import BootFiles
-from nova.virt.libvirt.xml.platforms import platform_of
+from nova.virt.libvirt.xml.guest_platforms import platform_of
 from tests.integration.libvirt_fixtures import PrivateLibvirt, needs_libvirt, server, wait_for_console
 
 pytestmark = [needs_libvirt, pytest.mark.slow]

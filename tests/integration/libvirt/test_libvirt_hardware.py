@@ -20,7 +20,7 @@ from nova.objects.servers import states
 from nova.objects.servers.instance import BlockDevice
 from nova.objects.volumes.volume import VolumeConnection
 from nova.operations.framework.guest_driver import BootFiles
-from nova.virt.libvirt.xml.platforms import FOREIGN
+from nova.virt.libvirt.xml.guest_platforms import FOREIGN
 from tests.integration.guest_shell import GuestShell
 from tests.integration.libvirt_fixtures import (
     PrivateLibvirt,

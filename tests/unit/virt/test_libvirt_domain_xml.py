@@ -18,7 +18,7 @@ from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import VolumeConnection, VolumeKey
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.xml import domain_xml as writer
-from nova.virt.libvirt.xml import platforms as values
+from nova.virt.libvirt.xml import guest_platforms as values
 from nova.virt.libvirt.xml.definition import Definition
 from nova.virt.libvirt.xml.domain_xml import NAMESPACE, owner_of
 from nova.virt.libvirt.xml.guest_config import guest_config

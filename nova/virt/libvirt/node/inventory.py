@@ -19,7 +19,7 @@ from nova.virt import host_report
 from nova.virt.driver import HostCpu
 from nova.virt.libvirt.files import disks
 from nova.virt.libvirt.node.capabilities import Capabilities, pci_devices
-from nova.virt.libvirt.xml import platforms
+from nova.virt.libvirt.xml import guest_platforms
 
 LOG = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def traits_of_node(capabilities: Capabilities) -> list[str]:
     traits |= {f"COMPUTE_IMAGE_TYPE_{name}" for name in _IMAGE_TYPES}
     traits |= {f"COMPUTE_STORAGE_BUS_{bus.upper()}" for bus in capabilities.disk_buses & set(_BUSES)}
     traits |= {f"COMPUTE_GRAPHICS_MODEL_{name.upper()}"
-               for name in capabilities.video_models & set(platforms.VIDEO_MODELS)}
+               for name in capabilities.video_models & set(guest_platforms.VIDEO_MODELS)}
     traits.add(f"HW_ARCH_{capabilities.arch.upper()}")
     offered = {capabilities.arch, *(architecture.name for architecture in capabilities.foreign)}
     traits |= {hardware_values.architecture_trait(name) for name in offered}
@@ -103,7 +103,7 @@ def traits_of_node(capabilities: Capabilities) -> list[str]:
         (capabilities.virtio_fs, VIRTIO_FS), (capabilities.uefi, "COMPUTE_FIRMWARE_UEFI"),
         (capabilities.secure_boot, "COMPUTE_SECURITY_UEFI_SECURE_BOOT"),
         ("spice" in capabilities.graphics and CONF.spice.enabled, hardware_values.USB_REDIRECTION),
-        (capabilities.arch in platforms.X86, "COMPUTE_FIRMWARE_BIOS"),
+        (capabilities.arch in guest_platforms.X86, "COMPUTE_FIRMWARE_BIOS"),
         ("svm" in features, "HW_CPU_X86_AMD_SVM"), ("vmx" in features, "HW_CPU_X86_INTEL_VMX"),
         (capabilities.cpu_info.get("topology", {}).get("threads", 1) > 1, "HW_CPU_HYPERTHREADING")) if applies}
     return sorted(traits)

@@ -9,7 +9,7 @@ from nova.objects.requirements.hardware import Hardware, hardware, is_i440fx
 from nova.objects.requirements.properties import Properties, choice, is_unset
 from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.guest_parts import Parts, parts_of
-from nova.virt.libvirt.xml.platforms import X86, Platform, platform_of
+from nova.virt.libvirt.xml.guest_platforms import X86, Platform, platform_of
 from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings
 
 

@@ -23,7 +23,7 @@ from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import VolumeConnection
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt.driver import ContainerDriver, LibvirtDriver
-from tests.integration.libvirt.container_lab import (
+from tests.integration.containers.container_lab import (
     container_daemon,
     container_driver,
     loops_of,

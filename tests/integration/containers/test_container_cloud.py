@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.cluster import Cluster
+from tests.integration.containers.container_lab import loops_of, make_archive, needs_containers
 from tests.integration.hosts.two_hosts import RealHosts, needs_hosts, real_hosts
-from tests.integration.libvirt.container_lab import loops_of, make_archive, needs_containers
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
