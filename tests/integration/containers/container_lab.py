@@ -46,7 +46,9 @@ echo "container ready: $(hostname), boot $((boots + 1))"
 _NETWORK = """\
 ip link set lo up
 ip link set eth0 up && udhcpc -i eth0 -n -q -t 30 -T 1 -s /etc/dhcp > /dev/null
-echo "metadata: $(wget -q -O - http://169.254.169.254/latest/meta-data/instance-id)"
+# A container boots before the namespace of a new network serves metadata.
+until id=$(wget -q -O - http://169.254.169.254/latest/meta-data/instance-id); do sleep 1; done
+echo "metadata: $id"
 """
 _DHCP = """\
 #!/bin/sh
