@@ -66,7 +66,7 @@ class Outside:
     def __init__(self, server):
         self.instance, self.outside_interfaces, self.host = server, self, "b"
 
-    def bind(self, host):
+    def bind(self, host, *leaves):
         self.host = host
 
     def release(self):
