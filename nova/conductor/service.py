@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from nova import bus, context, exception
 from nova.conductor.background import drains, migrations, overdue, precaches, share_accesses, text_index, usage_audit
+from nova.conductor.background.missed_events import MissedEvents
 from nova.conductor.background.sender import sending
 from nova.conductor.core import Core
 from nova.conductor.endpoints import accounts, by_hosts, hosts, networks, servers, volumes
@@ -53,6 +54,7 @@ _HEARTBEAT_THREADS = 4  # threads for heartbeats, each of which needs one or two
 # Connections for heartbeats only, so that hosts do not count as down while other transactions wait for locks.
 _HEARTBEAT_CONNECTIONS = 2
 _TOKENS = 60  # seconds between two deletions of expired console tokens
+_DAY = 24 * 3600.0
 _RESCUED = 60  # seconds between two checks for servers that have been in rescue for too long
 _CONNECTIONS = 40  # maximum number of database connections of all workers of a conductor
 
@@ -134,6 +136,9 @@ class ConductorService:
             Periodic("text index", text_index.INTERVAL, text_index.Maintenance(db).run),
             Periodic("consoles", _TOKENS, lambda: db.write(console_tokens.forget_expired)),
             Periodic("volumes", CONF.volume.removal_interval, lambda: volume_removals.remind(core))]
+        if core.allocator.external and CONF.heal_instance_info_cache_interval > 0:
+            self.periodic.append(Periodic("missed events", _DAY, MissedEvents(core, engine).run,
+                                          retry=CONF.heal_instance_info_cache_interval))
         if CONF.share.driver != "none":
             self.periodic.append(Periodic("shares of deleted servers", interval,
                                           lambda: share_accesses.close_deleted(core)))

@@ -3,12 +3,13 @@
 The conductor allocates the addresses. A VIF contains all data of its network that a host needs."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from nova.context import RequestContext
 from nova.objects.networks.floating_ip_dns import ServedDomain
 from nova.objects.networks.network import VIF, GroupFilter, NetworkRequest, Peers, RuleSet
+from nova.objects.servers.external_event import ExternalEvent
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.contexts import ServiceControl
 from nova.operations.framework.resource_contexts import OutsideInterfaces
@@ -105,6 +106,11 @@ class Allocator(Protocol):
     # --- only of an external service -----------------------------------------------------------------------
     def of_server(self, ctl: ServiceControl) -> OutsideInterfaces:
         """Return the interfaces of the server of a step."""
+
+    def missed_events(self, ctx: RequestContext, host: str,
+                      servers: Callable[[], Iterable[Instance]]) -> list[ExternalEvent]:
+        """Compare the interfaces of servers with the ports that are bound to their host, and return an event for each
+        difference. ``servers`` reads the servers; it is called after the ports were read."""
 
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
         """Check that security groups exist. Raises SecurityGroupNotFound, NoUniqueMatch."""

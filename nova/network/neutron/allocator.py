@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from nova.conf import CONF
 from nova.context import RequestContext
 from nova.network.neutron.api import NeutronApi, NotAllowed, Raw
 from nova.objects.networks.network import SLAAC, VIF, FixedIp, HostRoute, NetworkRequest
+from nova.objects.servers.external_event import ExternalEvent
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.contexts import ServiceControl
 
@@ -27,7 +28,6 @@ LOG = logging.getLogger(__name__)
 # The extension for inactive bindings, and the key of a profile that names the destination of a live migration.
 _BINDINGS = "binding-extended"
 _DESTINATION = "migrating_to"
-_ROUTERS = "router"  # the extension for routers and floating IPs
 
 
 class NeutronAllocator:
@@ -81,6 +81,26 @@ class NeutronAllocator:
                 ctx, "ports", network_id=network["id"], fixed_ips=f"ip_address={request.fixed_ip}"):
             raise exception.FixedIpInUse(address=request.fixed_ip)
         return request
+
+    def missed_events(self, ctx: RequestContext, host: str,
+                      servers: Callable[[], Iterable[Instance]]) -> list[ExternalEvent]:
+        ports = {port["id"]: port for port in self._api.list(ctx, "ports", **{"binding:host_id": host})}
+        floating = self._api.floating_addresses(ctx, list(ports))
+        events = []
+        for server in servers():
+            interfaces = [(vif, ports.get(vif.id)) for vif in server.network_info]
+            events += [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)
+                       for vif, port in interfaces if port is None and self._is_deleted(ctx, vif.id)]
+            if any(port is not None and _differs(vif, port, floating.get(vif.id)) for vif, port in interfaces):
+                events.append(ExternalEvent(name="network-changed", instance_uuid=server.uuid))
+        return events
+
+    def _is_deleted(self, ctx: RequestContext, port_id: str) -> bool:
+        try:
+            self._api.port(ctx, port_id)
+        except exception.PortNotFound:
+            return True
+        return False
 
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
         group_ids(self._api, ctx, project_id, names, ctx.auth_token)
@@ -304,10 +324,7 @@ class NeutronServerInterfaces:
 
     def _with_floating(self, vifs: list[VIF]) -> list[VIF]:
         """Return the interfaces with their floating IP addresses, of which an interface has one in Nova's API."""
-        if not vifs or not self._api.has(self._ctx, _ROUTERS):
-            return vifs
-        rows = self._api.list(self._ctx, "floatingips", port_id=[vif.id for vif in vifs])
-        floating = {row["port_id"]: row["floating_ip_address"] for row in rows}
+        floating = self._api.floating_addresses(self._ctx, [vif.id for vif in vifs])
         return [msgspec.structs.replace(vif, floating=floating.get(vif.id)) for vif in vifs]
 
     def _networks(self, ports: Sequence[Raw]) -> dict[str, Raw]:
@@ -375,6 +392,13 @@ def _bound(vif: VIF, port: Raw) -> VIF:
         _bound_as(vif, port.get("binding:vif_type"), port.get("binding:vif_details")),
         vnic_type=port.get("binding:vnic_type") or "normal", profile=port.get("binding:profile") or {},
         active=active, awaits_plug=not active)
+
+
+def _differs(vif: VIF, port: Raw, floating: str | None) -> bool:
+    """Return True if the row of an interface is out of date."""
+    addresses = [str(plain_ip.address(fixed["ip_address"])) for fixed in port["fixed_ips"]]
+    return (sorted(vif.addresses()) != sorted(addresses) or vif.floating != floating
+            or vif.active != _bound(vif, port).active)
 
 
 def _bound_as(vif: VIF, vif_type: str | None, details: dict[str, Any] | None) -> VIF:

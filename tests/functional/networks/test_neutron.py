@@ -5,11 +5,13 @@ import threading
 
 import pytest
 
+from nova.conductor.background.missed_events import MissedEvents
 from nova.conf import CONF
 from nova.db.servers import servers
 from nova.metadata.openstack import network_data
 from nova.network.neutron.allocator import NeutronAllocator
 from nova.objects.servers import states
+from nova.service.process import workers_of
 from tests.functional.client import Failed, wait_for
 from tests.functional.networks.conftest import plug
 from tests.functional.networks.test_plugging import tell
@@ -294,6 +296,39 @@ def test_floating_address_is_shown_while_it_is_associated(suite, admin, member, 
     assert tell(admin, other, mine["id"]) == 200
     assert [address["addr"] for address in member.wait(other, "ACTIVE")["addresses"]["blue"]] == [
         mine["fixed_ips"][0]["ip_address"], "203.0.113.8"]
+
+
+def test_missed_events_are_found_by_comparison_with_the_ports_of_hosts(suite, admin, member, neutron, driver, server):
+    neutron.extensions.append("router")
+    suite.conductor.core.allocator = NeutronAllocator()  # has read no extensions yet
+    healer = MissedEvents(suite.conductor.core, suite.conductor.engine)
+    hosts = len(admin.get("/os-services", binary="nova-compute")["services"])
+
+    def compare_all():
+        """Compare all hosts; return the kinds of the requests to Neutron."""
+        neutron.calls.clear()
+        for _number in range(hosts):
+            assert healer.run() == CONF.heal_instance_info_cache_interval * workers_of(CONF.conductor.workers) / hosts
+        return {kind: [call[1] for call in neutron.calls].count(kind) for kind in ("ports", "floatingips", "networks")}
+
+    admin.wait(server, "ACTIVE")
+    port, = neutron.ports()
+    with neutron.lock:
+        neutron.rows["ports"][port["id"]]["status"] = "ACTIVE"
+    assert compare_all() == {"ports": hosts, "floatingips": 1, "networks": 0}
+    with neutron.lock:
+        row = neutron.rows["ports"][port["id"]]
+        row["fixed_ips"] = [{**row["fixed_ips"][0], "ip_address": "10.50.0.201"}]
+        neutron._add("floatingips", port_id=port["id"], floating_ip_address="203.0.113.9")
+    compare_all()
+    wait_for(lambda: [address["addr"] for address in member.server(server)["addresses"]["blue"]] == [
+        "10.50.0.201", "203.0.113.9"])
+    with neutron.lock:
+        del neutron.rows["ports"][port["id"]]
+    compare_all()
+    wait_for(lambda: attached(member, server) == [])
+    assert driver.guest(server).interfaces == ()
+    assert compare_all() == {"ports": hosts, "floatingips": 0, "networks": 0}
 
 
 def test_network_vif_deleted_event_detaches_the_interface(admin, member, neutron, driver, server):

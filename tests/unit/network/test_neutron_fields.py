@@ -79,6 +79,8 @@ def run_everything(neutron):
         vif.bridge for vif in interfaces.bind_also("host3")]
     interfaces.bind("host3", "host2")
     interfaces.set_group("web", add=True)
+    events = allocator.missed_events(control.ctx, "host3", lambda: [control.instance])
+    assert [event.name for event in events] == ["network-changed"], "the row lacks the floating address"
     interfaces.unbind()
     interfaces.release()
     assert [port["id"] for port in neutron.ports()] == [port]
