@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from nova import bus, context, exception
 from nova.conductor.background import drains, migrations, overdue, precaches, share_accesses, text_index, usage_audit
-from nova.conductor.background.missed_events import MissedEvents
 from nova.conductor.background.sender import sending
 from nova.conductor.core import Core
 from nova.conductor.endpoints import accounts, by_hosts, hosts, networks, servers, volumes
@@ -23,6 +22,7 @@ from nova.conductor.feeds.feed import UsageFeed
 from nova.conductor.resources import volume_removals
 from nova.conductor.saga.engine import Engine
 from nova.conductor.secret_cipher import SecretCipher
+from nova.conductor.service_events import MissedEvents
 from nova.conf import CONF
 from nova.db.hosts import services
 from nova.db.maintenance import outbox, overview

@@ -8,7 +8,15 @@ from typing import Protocol
 
 from nova.context import RequestContext
 from nova.objects.networks.floating_ip_dns import ServedDomain
-from nova.objects.networks.network import VIF, GroupFilter, NetworkRequest, Peers, RuleSet
+from nova.objects.networks.network import (
+    VIF,
+    GroupFilter,
+    NetworkRequest,
+    Peers,
+    RuleSet,
+    SecurityGroup,
+    SecurityGroupRule,
+)
 from nova.objects.servers.external_event import ExternalEvent
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.contexts import ServiceControl
@@ -87,6 +95,21 @@ class NoNetwork(HostNetwork):
         return set()
 
 
+class OutsideGroups(Protocol):
+    """The security groups of an external service, changed with the rights of the caller. All methods raise
+    NetworkServiceUnavailable, Forbidden, SecurityGroupNotFound, InvalidInput, QuotaLimit."""
+
+    def index(self, ctx: RequestContext, project_id: str | None) -> list[SecurityGroup]: ...
+    def get(self, ctx: RequestContext, uuid: str) -> SecurityGroup: ...
+    def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup: ...
+    def update(self, ctx: RequestContext, uuid: str, name: str, description: str) -> SecurityGroup: ...
+    def delete(self, ctx: RequestContext, uuid: str) -> None: ...
+    def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule) -> SecurityGroupRule: ...
+
+    def delete_rule(self, ctx: RequestContext, uuid: str) -> None:
+        """Raises SecurityGroupRuleNotFound."""
+
+
 class Allocator(Protocol):
     """Checks of requests that concern interfaces, and access to the interfaces of an external service. All methods are
     called outside of transactions, before a request is accepted. ``external``: True if an external service manages the
@@ -102,6 +125,8 @@ class Allocator(Protocol):
         PortInUse, PortNotSupported, PortFieldNotSupported, FixedIpInvalid, FixedIpInUse, NetworkRequiresSubnet,
         PortRequiresFixedIp, ExternalNetworkAttachForbidden, and from an external back end NetworkServiceUnavailable,
         Forbidden."""
+
+    groups: OutsideGroups  # only of an external service
 
     # --- only of an external service -----------------------------------------------------------------------
     def of_server(self, ctl: ServiceControl) -> OutsideInterfaces:

@@ -1,5 +1,6 @@
 """RPC interfaces for embedded networks, their addresses and security groups. ``project_id`` None means all projects."""
 
+from nova.bus import with_token
 from nova.context import RequestContext
 from nova.objects.networks.floating_ip_dns import Domain, Entry
 from nova.objects.networks.network import (
@@ -113,27 +114,36 @@ class FloatingIpDns(Interface, topic=CONDUCTOR, namespace="floating_ip_dns"):
 
 
 class SecurityGroups(Interface, topic=CONDUCTOR, namespace="security_groups"):
-    """Security groups and their rules."""
+    """Security groups and their rules. ``uuid`` replaces the number if an external network service has the groups; it
+    gets the caller's token."""
 
+    @with_token
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
         """Return security groups, and create the default group of the caller's project if it is missing."""
 
-    def get(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> SecurityGroup: ...
+    @with_token
+    def get(self, ctx: RequestContext, group_id: int, project_id: str | None = None,
+            uuid: str = "") -> SecurityGroup: ...
 
+    @with_token
     def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup:
         """Raises SecurityGroupExists, QuotaLimit."""
 
+    @with_token
     def update(self, ctx: RequestContext, group_id: int, name: str, description: str,
-               project_id: str | None = None) -> SecurityGroup: ...
+               project_id: str | None = None, uuid: str = "") -> SecurityGroup: ...
 
-    def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> None:
+    @with_token
+    def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None, uuid: str = "") -> None:
         """Raises SecurityGroupInUse, InvalidInput (default group)."""
 
+    @with_token
     def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule,
                  project_id: str | None = None) -> SecurityGroupRule:
         """Add a rule, which takes effect immediately. Raises InvalidInput for a duplicate."""
 
-    def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None) -> None:
+    @with_token
+    def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None, uuid: str = "") -> None:
         """Raises SecurityGroupRuleNotFound."""
 
 

@@ -138,38 +138,60 @@ class FloatingIpDns(Endpoint, networks_api.FloatingIpDns):
 
 
 class SecurityGroups(Endpoint, networks_api.SecurityGroups):
-    """Security groups. A change of rules is sent to the hosts of the affected servers."""
-
-    get = reads(security_groups.get)
-    update = writes(security_groups.update)
+    """Security groups. A change of rules is sent to the hosts of the affected servers, or passed to an external network
+    service."""
 
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
+        if self.core.allocator.external:
+            return self.core.allocator.groups.index(ctx, project_id)
         own = ctx.project_id
         if (own and project_id in (None, own)
                 and not self.core.db.read(lambda connection: security_groups.has_default(connection, own))):
             self.core.db.write(lambda connection: security_groups.ensure_default(connection, own))
         return self.core.db.read(lambda connection: security_groups.index(connection, project_id))
 
+    def get(self, ctx: RequestContext, group_id: int, project_id: str | None = None, uuid: str = "") -> SecurityGroup:
+        if self.core.allocator.external:
+            return self.core.allocator.groups.get(ctx, uuid)
+        return self.core.db.read(lambda connection: security_groups.get(connection, group_id, project_id))
+
+    def update(self, ctx: RequestContext, group_id: int, name: str, description: str,
+               project_id: str | None = None, uuid: str = "") -> SecurityGroup:
+        if self.core.allocator.external:
+            return self.core.allocator.groups.update(ctx, uuid, name, description)
+        return self.core.db.write(
+            lambda connection: security_groups.update(connection, group_id, name, description, project_id))
+
     def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup:
+        if self.core.allocator.external:
+            return self.core.allocator.groups.create(ctx, name, description)
         project_id = ctx.project_id
         if not project_id:
             raise exception.InvalidInput(reason="a security group needs a project")
         return self.core.db.write(lambda connection: security_groups.create(connection, project_id, name, description))
 
-    def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> None:
+    def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None, uuid: str = "") -> None:
+        if self.core.allocator.external:
+            self.core.allocator.groups.delete(ctx, uuid)
+            return
         had_rules = self.core.db.write(lambda connection: security_groups.delete(connection, group_id, project_id))
         self.core.filters.touch([rules_of(other) for other in had_rules])
 
     def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule,
                  project_id: str | None = None) -> SecurityGroupRule:
         checked = check_rule(rule)
+        if self.core.allocator.external:
+            return self.core.allocator.groups.add_rule(ctx, checked)
         stored = self.core.db.write(lambda connection: security_groups.add_rule(connection, checked, project_id))
         # The hosts may not have the members of the remote group yet.
         self.core.filters.touch([rules_of(stored.parent_group_id)]
                                 + ([members_of(stored.group_id)] if stored.group_id is not None else []))
         return stored
 
-    def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None) -> None:
+    def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None, uuid: str = "") -> None:
+        if self.core.allocator.external:
+            self.core.allocator.groups.delete_rule(ctx, uuid)
+            return
         self.core.filters.touch([rules_of(self.core.db.write(
             lambda connection: security_groups.delete_rule(connection, rule_id, project_id)))])
 
@@ -189,7 +211,7 @@ def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:
             raise exception.InvalidInput(reason="from_port (icmp type) and to_port (icmp code) must be -1 to 255")
     elif low is not None and high is not None and not 1 <= low <= high <= 65535:
         raise exception.InvalidInput(reason=f"from_port {low} and to_port {high} are not a range within 1 to 65535")
-    if rule.cidr is not None and rule.group_id is not None:
+    if rule.cidr is not None and (rule.group_id is not None or rule.group_uuid):
         raise exception.InvalidInput(reason="a rule has a cidr or a group_id, not both")
     cidr = None
     if rule.cidr is not None:
@@ -198,7 +220,8 @@ def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:
         except ValueError as error:
             raise exception.InvalidInput(reason=f"cidr '{rule.cidr}' is not a network") from error
     return SecurityGroupRule(parent_group_id=rule.parent_group_id, protocol=protocol, from_port=low, to_port=high,
-                             cidr=cidr, group_id=rule.group_id)
+                             cidr=cidr, group_id=rule.group_id, parent_uuid=rule.parent_uuid,
+                             group_uuid=rule.group_uuid)
 
 
 class SecurityGroupDefaultRules(Endpoint, networks_api.SecurityGroupDefaultRules):

@@ -18,6 +18,7 @@ from nova.common import plain_ip
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.network.neutron.api import NeutronApi, NotAllowed, Raw
+from nova.network.neutron.groups import NeutronGroups
 from nova.objects.networks.network import SLAAC, VIF, FixedIp, HostRoute, NetworkRequest
 from nova.objects.servers.external_event import ExternalEvent
 from nova.objects.servers.instance import Instance
@@ -41,6 +42,10 @@ class NeutronAllocator:
     @functools.cached_property
     def _api(self) -> NeutronApi:
         return NeutronApi()
+
+    @functools.cached_property
+    def groups(self) -> NeutronGroups:
+        return NeutronGroups(self._api)
 
     def of_server(self, ctl: ServiceControl) -> NeutronServerInterfaces:
         return NeutronServerInterfaces(self._api, ctl)

@@ -86,15 +86,31 @@ class _FloatingIp(TypedDict):
     floating_ip_address: Annotated[str, Meta(max_length=64)]
 
 
-class _SecurityGroup(TypedDict):
-    id: _Id
-    name: str
+class _Rule(TypedDict, total=False):
+    id: Required[_Id]
+    security_group_id: Required[_Id]
+    direction: Required[str]
+    ethertype: Required[str]
+    protocol: str | None
+    port_range_min: int | None
+    port_range_max: int | None
+    remote_ip_prefix: str | None
+    remote_group_id: str | None
+
+
+class _SecurityGroup(TypedDict, total=False):
+    id: Required[_Id]
+    name: Required[str]
+    description: str | None
+    tenant_id: str | None
+    security_group_rules: list[_Rule] | None
 
 
 _SHAPES: dict[str, Any] = {
     "port": _Port, "ports": list[_Port], "network": _Network, "networks": list[_Network], "subnets": list[_Subnet],
     "binding": _Binding, "auto_allocated_topology": _Topology, "floatingips": list[_FloatingIp],
-    "security_groups": list[_SecurityGroup], "extensions": list[_Extension]}
+    "security_group": _SecurityGroup, "security_groups": list[_SecurityGroup], "security_group_rule": _Rule,
+    "extensions": list[_Extension]}
 
 
 class NeutronApi:
@@ -178,6 +194,32 @@ class NeutronApi:
         except (exception.NotFound, exception.Invalid, exception.Conflict, exception.Forbidden) as error:
             raise exception.UnableToAutoAllocateNetwork(project_id=project_id) from error
         return str(topology["id"])
+
+    # --- security groups, with the caller's token ------------------------------------------------------
+    def group(self, ctx: RequestContext, method: str, uuid: str = "", body: Raw | None = None) -> Raw:
+        """Get, create, update or delete a security group. Raises SecurityGroupNotFound."""
+        more: dict[str, Any] = {"json": {"security_group": body}} if body is not None else {}
+        try:
+            return self._request(  # type: ignore[no-any-return]
+                ctx, method, f"/security-groups{'/' if uuid else ''}{uuid}",
+                "" if method == "DELETE" else "security_group", ctx.auth_token, **more)
+        except exception.NotFound as error:
+            raise exception.SecurityGroupNotFound(security_group_id=uuid) from error
+
+    def create_rule(self, ctx: RequestContext, body: Raw) -> Raw:
+        """Add a rule to a security group. Raises SecurityGroupNotFound."""
+        try:
+            return self._request(ctx, "POST", "/security-group-rules", "security_group_rule",  # type: ignore[no-any-return]
+                                 ctx.auth_token, json={"security_group_rule": body})
+        except exception.NotFound as error:
+            raise exception.SecurityGroupNotFound(security_group_id=body["security_group_id"]) from error
+
+    def delete_rule(self, ctx: RequestContext, uuid: str) -> None:
+        """Delete a rule. Raises SecurityGroupRuleNotFound."""
+        try:
+            self._request(ctx, "DELETE", f"/security-group-rules/{uuid}", "", ctx.auth_token)
+        except exception.NotFound as error:
+            raise exception.SecurityGroupRuleNotFound(rule_id=uuid) from error
 
     # --- bindings to further hosts (extension binding-extended) ----------------------------------------
     def create_binding(self, ctx: RequestContext, port: str, wanted: Raw) -> Raw:

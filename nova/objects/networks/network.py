@@ -167,14 +167,21 @@ class DefaultRule(Object, kw_only=True):
 
 
 class SecurityGroupRule(DefaultRule, kw_only=True):
-    """A rule of a security group. At most one of ``cidr`` and ``group_id`` is set; neither: any source."""
+    """A rule of a security group. At most one of ``cidr`` and ``group_id`` is set; neither: any source. ``uuid``,
+    ``parent_uuid``, ``group_uuid``: the ids of an external network service, which replace the numbers."""
 
     parent_group_id: int
     group_id: int | None = None
+    uuid: str = ""
+    parent_uuid: str = ""
+    group_uuid: str = ""
 
 
 class SecurityGroup(Object, kw_only=True):
+    """A security group. ``uuid``: the id in an external network service, which replaces the number."""
+
     id: int = 0
+    uuid: str = ""
     name: str
     description: str = ""
     project_id: str

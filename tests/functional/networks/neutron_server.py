@@ -12,7 +12,7 @@ import uuid
 
 _SINGULAR = {
     "floatingips": "floatingip", "ports": "port", "networks": "network", "subnets": "subnet",
-    "security-groups": "security_group"}
+    "security-groups": "security_group", "security-group-rules": "security_group_rule"}
 
 
 class NeutronServer:
@@ -72,6 +72,15 @@ class NeutronServer:
     def _create(self, kind, wanted, project):
         if kind == "ports":
             return self._create_port(wanted)
+        if kind == "security-groups":
+            return self._add(kind, tenant_id=project, **wanted)
+        if kind == "security-group-rules":
+            if wanted["security_group_id"] not in self.rows["security-groups"]:
+                raise _Refused(404, "SecurityGroupNotFound", "Security group does not exist")
+            if any({**row, **wanted} == row for row in self.rows[kind].values()):
+                raise _Refused(409, "SecurityGroupRuleExists", "Security group rule already exists.")
+            return self._add(kind, **{"port_range_min": None, "port_range_max": None, "remote_ip_prefix": None,
+                                      "remote_group_id": None, "tenant_id": project, **wanted})
         made = self._add(kind, **{"tenant_id": project, "shared": False, "subnets": [], **wanted})
         if kind == "subnets":
             self.rows["networks"][wanted["network_id"]]["subnets"].append(made["id"])
@@ -107,6 +116,13 @@ class NeutronServer:
                 "binding_failed" if host else "unbound")
             port["binding:vif_details"] = {"bridge_name": "br-int", "port_filter": True} if host else {}
         return port
+
+    def _with_rules(self, kind, row):
+        """Return a row of the API, a security group with its rules."""
+        if kind != "security-groups":
+            return row
+        rules = [rule for rule in self.rows["security-group-rules"].values() if rule["security_group_id"] == row["id"]]
+        return {**row, "security_group_rules": rules}
 
     def _visible(self, kind, project):
         return [row for row in self.rows[kind].values()
@@ -158,7 +174,8 @@ class NeutronServer:
             if method == "POST" and not rest:
                 return 201, {name: self._create(kind, body[name], project)}
             if row_id is None:
-                return 200, {kind.replace("-", "_"): [row for row in self._visible(kind, project)
+                return 200, {kind.replace("-", "_"): [self._with_rules(kind, row)
+                                                     for row in self._visible(kind, project)
                                                      if all(any(_matches(row, name, value) for value in values)
                                                             for name, values in query.items())]}
             row_id = row_id.lower()  # MySQL ignores case
@@ -168,14 +185,19 @@ class NeutronServer:
             if rest:
                 return self._answer_binding(method, row, *(*rest[1:], None, None)[:2], body)
             if method == "DELETE":
+                if kind == "security-groups" and any(row_id in port["security_groups"] for port in self.ports()):
+                    raise _Refused(409, "SecurityGroupInUse", f"Security Group {row_id} in use.")
                 del self.rows[kind][row_id]
                 self.bindings.pop(row_id, None)
                 return 204, None
             if method == "PUT":
                 self.changes.append(body[name])
                 self.tokens.append(token)
-                row = self._update_port(row, body[name], headers.get("If-Match"))
-            return 200, {name: row}
+                if kind == "ports":
+                    row = self._update_port(row, body[name], headers.get("If-Match"))
+                else:
+                    row.update(body[name])
+            return 200, {name: self._with_rules(kind, row)}
 
 
 class _Refused(Exception):

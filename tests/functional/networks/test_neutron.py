@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from nova.conductor.background.missed_events import MissedEvents
+from nova.conductor.service_events import MissedEvents
 from nova.conf import CONF
 from nova.db.servers import servers
 from nova.metadata.openstack import network_data
@@ -265,6 +265,38 @@ def test_security_group_is_added_to_the_ports_of_a_running_server_and_removed(me
         for port in neutron.rows["ports"].values():
             port["port_security_enabled"] = False
     assert refused(member.action, server, "addSecurityGroup", {"name": web})[0] == 400
+
+
+def test_security_groups_and_rules_of_neutron_by_the_routes_of_nova(member, neutron, server):
+    made = member.post("/os-security-groups", {"security_group": {"name": "web", "description": "d"}}, version="2.1")
+    group = made["security_group"]
+    assert neutron.rows["security-groups"][group["id"]]["name"] == "web"
+    assert (group["rules"], group["tenant_id"]) == ([], "p")
+    assert neutron.calls[-1] == ("POST", "security-groups", "m:p"), "the rights of the caller"
+    rule = {"parent_group_id": group["id"], "ip_protocol": "tcp", "from_port": 22, "to_port": 22, "cidr": "10.0.0.0/8"}
+    added = member.post("/os-security-group-rules", {"security_group_rule": rule}, version="2.1")["security_group_rule"]
+    assert {**rule, "ip_range": {"cidr": "10.0.0.0/8"}}.items() >= {
+        name: added[name] for name in ("parent_group_id", "ip_protocol", "from_port", "to_port", "ip_range")}.items()
+    assert refused(member.post, "/os-security-group-rules", {"security_group_rule": rule}, version="2.1")[0] == 400
+    ping = {"parent_group_id": group["id"], "ip_protocol": "icmp", "from_port": -1, "to_port": -1,
+            "group_id": group["id"]}
+    shown = member.post("/os-security-group-rules", {"security_group_rule": ping}, version="2.1")["security_group_rule"]
+    assert (shown["from_port"], shown["group"]) == (-1, {"name": "web", "tenant_id": "p"})
+    stored = neutron.rows["security-group-rules"][shown["id"]]
+    assert (stored["direction"], stored["port_range_min"], stored["remote_group_id"]) == ("ingress", None, group["id"])
+    member.put(f"/os-security-groups/{group['id']}", {"security_group": {"name": "www", "description": ""}},
+               version="2.1")
+    assert [(item["name"], len(item["rules"])) for item in member.get("/os-security-groups", version="2.1")[
+        "security_groups"]] == [("www", 2)]
+    member.action(server, "addSecurityGroup", {"name": "www"})
+    assert [item["id"] for item in member.get(f"/servers/{server}/os-security-groups")["security_groups"]] == [
+        group["id"]]
+    assert refused(member.delete, f"/os-security-groups/{group['id']}", version="2.1")[0] == 400
+    member.action(server, "removeSecurityGroup", {"name": "www"})
+    member.delete(f"/os-security-group-rules/{added['id']}", version="2.1")
+    member.delete(f"/os-security-groups/{group['id']}", version="2.1")
+    assert refused(member.get, f"/os-security-groups/{group['id']}", version="2.1")[0] == 404
+    assert refused(member.delete, f"/os-security-group-rules/{added['id']}", version="2.1")[0] == 404
 
 
 # --- events ----------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_security_groups_are_shown_with_their_rules(api, groups):
         "id": "00000000-0000-0000-0000-000000000006", "parent_group_id": ONE, "ip_protocol": None, "from_port": None,
         "to_port": None, "group": {"name": "web", "tenant_id": "p"}, "ip_range": {}}]}
     assert api.get(f"{GROUPS}/{ONE}", roles="reader").json == {"security_group": shown[0]}
-    assert groups.last("get") == {"group_id": 1, "project_id": "p"}
+    assert groups.last("get") == {"group_id": 1, "project_id": "p", "uuid": ONE}
 
 
 @pytest.mark.parametrize(("query", "names"), [("", ["default", "web"]), ("limit=1", ["default"]),
@@ -123,9 +123,10 @@ def test_security_group_is_created_updated_and_deleted(api, groups):
     assert api.post(GROUPS, body).json["security_group"]["id"] == TWO
     assert groups.last("create") == {"name": " web ", "description": "x"}
     assert api("PUT", f"{GROUPS}/{TWO}", body, roles="member").status == 200
-    assert groups.last("update") == {"group_id": 2, "name": " web ", "description": "x", "project_id": "p"}
+    assert groups.last("update") == {"group_id": 2, "name": " web ", "description": "x", "project_id": "p",
+                                     "uuid": ""}
     assert api("DELETE", f"{GROUPS}/{TWO}", roles="member").status == 202
-    assert groups.last("delete") == {"group_id": 2, "project_id": "p"}
+    assert groups.last("delete") == {"group_id": 2, "project_id": "p", "uuid": ""}
 
 
 @pytest.mark.parametrize("body", [{"name": "", "description": "x"}, {"name": " ", "description": "x"},
@@ -189,7 +190,7 @@ def test_malformed_security_group_rules_are_refused(api, groups, body):
 def test_delete_security_group_rule_and_its_errors(api, groups):
     path = "/v2.1/os-security-group-rules"
     assert api("DELETE", f"{path}/{FIVE}", roles="member").status == 202
-    assert groups.last("delete_rule") == {"rule_id": 5, "project_id": "p"}
+    assert groups.last("delete_rule") == {"rule_id": 5, "project_id": "p", "uuid": FIVE}
     groups.answers["delete_rule"] = exception.SecurityGroupRuleNotFound(rule_id=5)
     assert api("DELETE", f"{path}/{FIVE}").error == ("itemNotFound", 404, f"Security group rule {FIVE} not found.")
     assert api("DELETE", f"{path}/5").error[1] == 400

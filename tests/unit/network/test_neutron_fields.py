@@ -2,7 +2,9 @@
 
 import logging
 import types
+import typing
 
+import msgspec
 import pytest
 
 import nova.conf
@@ -12,7 +14,7 @@ from nova.network.neutron import api
 from nova.network.neutron.allocator import NeutronAllocator, check_supported
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import utcnow
-from nova.objects.networks.network import NetworkRequest
+from nova.objects.networks.network import NetworkRequest, SecurityGroupRule
 from nova.objects.servers.instance import Instance
 from tests.functional.networks.neutron_server import NeutronServer
 from tests.service_recorder import TABLE, Recorder, check_read, check_sent, senders
@@ -45,6 +47,20 @@ class Control:
 
     def set(self, network_info):
         self.instance.network_info = network_info
+
+
+def use_groups(groups, ctx):
+    """Create, change and delete a security group and rules."""
+    made = groups.create(ctx, "db", "")
+    for rule in (SecurityGroupRule(parent_group_id=0, protocol="tcp", from_port=1, to_port=2, cidr="10.0.0.0/8"),
+                 SecurityGroupRule(parent_group_id=0, protocol="icmp", from_port=-1, to_port=-1, cidr="0.0.0.0/0"),
+                 SecurityGroupRule(parent_group_id=0, group_uuid=made.uuid)):
+        groups.add_rule(ctx, msgspec.structs.replace(rule, parent_uuid=made.uuid))
+    assert len(groups.update(ctx, made.uuid, "mail", "").rules) == 3
+    assert {group.name for group in groups.index(ctx, "p")} >= {"mail"}
+    for rule in groups.get(ctx, made.uuid).rules:
+        groups.delete_rule(ctx, rule.uuid)
+    groups.delete(ctx, made.uuid)
 
 
 def run_everything(neutron):
@@ -81,6 +97,7 @@ def run_everything(neutron):
     interfaces.set_group("web", add=True)
     events = allocator.missed_events(control.ctx, "host3", lambda: [control.instance])
     assert [event.name for event in events] == ["network-changed"], "the row lacks the floating address"
+    use_groups(allocator.groups, control.ctx)
     interfaces.unbind()
     interfaces.release()
     assert [port["id"] for port in neutron.ports()] == [port]
@@ -95,7 +112,8 @@ def test_neutron_fields_are_used_refused_or_listed(neutron, monkeypatch):
     assert recorder.read["Topology"] == {"id"}
     assert recorder.read["Binding"] == {"vif_type", "vif_details"}
     assert recorder.read["FloatingIp"] == {"port_id", "floating_ip_address"}
-    assert recorder.read["SecurityGroup"] == {"id", "name"}
+    assert recorder.read["SecurityGroup"] == {"id", "name", "description", "tenant_id", "security_group_rules"}
+    assert recorder.read["Rule"] == set(typing.get_type_hints(api._Rule))
     assert (recorder.read["FixedIp"], recorder.read["Route"]) == (
         {"subnet_id", "ip_address"}, {"destination", "nexthop"})
     for kind, shape in [("neutron port", api._Port), ("neutron network", api._Network),

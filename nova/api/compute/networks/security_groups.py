@@ -21,7 +21,7 @@ GROUP_BODY = Object({"security_group": Field(Object({
     "name": Field(_TEXT, required=True), "description": Field(_TEXT, required=True),
 }, additional=True), required=True)}, additional=True)
 
-Groups = Mapping[int, SecurityGroup]
+Groups = Mapping[str, SecurityGroup]
 
 
 def _shown_id(ident: int) -> str:
@@ -29,10 +29,14 @@ def _shown_id(ident: int) -> str:
     return str(uuid.UUID(int=ident))
 
 
-def _inner_id(shown: str) -> int | None:
-    """Return the number of a public id (a uuid), or None if no group or rule can have it."""
+def _id_of(item: SecurityGroup | SecurityGroupRule) -> str:
+    return item.uuid or _shown_id(item.id)
+
+
+def _inner_id(shown: str) -> int:
+    """Return the number of a public id (a uuid), or 0 if no group or rule has this number."""
     ident = uuid.UUID(shown).int
-    return ident if ident < 2**63 else None
+    return ident if ident < 2**63 else 0
 
 
 class Shown(NamedTuple):
@@ -43,18 +47,20 @@ class Shown(NamedTuple):
 
 
 def _group(shown: Shown, _req: Request) -> dict[str, str]:
-    group = shown.groups.get(shown.item.group_id or 0)
+    rule: SecurityGroupRule = shown.item
+    group = shown.groups.get(rule.group_uuid or _shown_id(rule.group_id or 0))
     return {} if group is None else {"name": group.name, "tenant_id": group.project_id}
 
 
 RULE = View([
-    Out("id", UUID, lambda shown, _req: _shown_id(shown.item.id)),
-    Out("parent_group_id", UUID, lambda shown, _req: _shown_id(shown.item.parent_group_id)),
+    Out("id", UUID, lambda shown, _req: _id_of(shown.item)),
+    Out("parent_group_id", UUID,
+        lambda shown, _req: shown.item.parent_uuid or _shown_id(shown.item.parent_group_id)),
     Out("ip_protocol", STRING_OR_NULL, "item.protocol"), Out("from_port", INTEGER_OR_NULL, "item.from_port"),
     Out("to_port", INTEGER_OR_NULL, "item.to_port"), Out("group", OPEN, _group),
     Out("ip_range", OPEN, lambda shown, _req: {"cidr": shown.item.cidr} if shown.item.cidr else {})])
 GROUP = View([
-    Out("id", UUID, lambda shown, _req: _shown_id(shown.item.id)), Out("name", STRING, "item.name"),
+    Out("id", UUID, lambda shown, _req: _id_of(shown.item)), Out("name", STRING, "item.name"),
     Out("description", STRING, "item.description"), Out("tenant_id", STRING, "item.project_id"),
     Out("rules", Array(RULE), lambda shown, req: [
         RULE.render(Shown(rule, shown.groups), req) for rule in shown.item.rules])])
@@ -62,7 +68,7 @@ _SINGLE_GROUP, _MANY = single("security_group", GROUP), listed("security_groups"
 
 
 def _by_id(groups: Sequence[SecurityGroup]) -> Groups:
-    return {group.id: group for group in groups}
+    return {_id_of(group): group for group in groups}
 
 
 def _get(req: Request, shown: str) -> SecurityGroup:
@@ -70,15 +76,14 @@ def _get(req: Request, shown: str) -> SecurityGroup:
     if not formats.is_uuid(shown):
         raise exception.Invalid(f"Security group id should be uuid, not '{shown}'.")
     with contextlib.suppress(exception.SecurityGroupNotFound):
-        if (ident := _inner_id(shown)) is not None:
-            return req.clients.security_groups.get(req.ctx, ident, req.scope)
+        return req.clients.security_groups.get(req.ctx, _inner_id(shown), req.scope, shown)
     raise exception.SecurityGroupNotFound(security_group_id=shown)
 
 
 def _with_peers(req: Request, group: SecurityGroup) -> Shown:
     """Return a group with the remote groups of its rules, which are read if there are any."""
     peers: Groups = {}
-    if any(rule.group_id for rule in group.rules):
+    if any(rule.group_id or rule.group_uuid for rule in group.rules):
         peers = _by_id(req.clients.security_groups.index(req.ctx, group.project_id))
     return Shown(group, peers)
 
@@ -125,14 +130,16 @@ def create(req: Request) -> Shown:
 def update(req: Request) -> Shown:
     """Change the name and description of a security group."""
     name, description = _texts(req)
-    ident = _get(req, req.params["id"]).id
-    return _with_peers(req, req.clients.security_groups.update(req.ctx, ident, name, description, req.scope))
+    group = _get(req, req.params["id"])
+    return _with_peers(req, req.clients.security_groups.update(
+        req.ctx, group.id, name, description, req.scope, group.uuid))
 
 
 @accepts()
 def delete(req: Request) -> None:
     """Delete a security group that no server is in."""
-    req.clients.security_groups.delete(req.ctx, _get(req, req.params["id"]).id, req.scope)
+    group = _get(req, req.params["id"])
+    req.clients.security_groups.delete(req.ctx, group.id, req.scope, group.uuid)
 
 
 @accepts(answer=_MANY)
@@ -141,7 +148,8 @@ def of_server(req: Request) -> list[Shown]:
     server = authorized_get(req, "os_compute_api:os-security-groups:list")
     groups = req.clients.security_groups.index(req.ctx, server.project_id)
     groups_by_id = _by_id(groups)
-    return [Shown(group, groups_by_id) for group in groups if group.name in server.security_groups]
+    return [Shown(group, groups_by_id) for group in groups
+            if group.name in server.security_groups or group.uuid in server.security_groups]
 
 
 # -- rules ------------------------------------------------------------------------------------------------
@@ -161,14 +169,14 @@ def create_rule(req: Request) -> Shown:
     wanted = req.body["security_group_rule"]
     parent = _get(req, wanted["parent_group_id"])
     rule = SecurityGroupRule(
-        parent_group_id=parent.id, protocol=text(wanted, "ip_protocol"), from_port=number(wanted, "from_port"),
-        to_port=number(wanted, "to_port"), cidr=text(wanted, "cidr"))
+        parent_group_id=parent.id, parent_uuid=parent.uuid, protocol=text(wanted, "ip_protocol"),
+        from_port=number(wanted, "from_port"), to_port=number(wanted, "to_port"), cidr=text(wanted, "cidr"))
     if rule.protocol is None and (rule.from_port, rule.to_port) == (-1, -1):
         rule.from_port = rule.to_port = None
     peers: Groups = {}
     if wanted.get("group_id"):
         peer = _get(req, wanted["group_id"])
-        rule.group_id = peer.id
+        rule.group_id, rule.group_uuid = (None if peer.uuid else peer.id), peer.uuid
         peers = _by_id([peer])
     elif rule.cidr is None:
         rule.cidr = EVERYBODY
@@ -203,10 +211,7 @@ def delete_rule(req: Request) -> None:
     shown = req.params["id"]
     if not formats.is_uuid(shown):
         raise exception.Invalid(f"Rule id should be uuid, not '{shown}'.")
-    ident = _inner_id(shown)
-    if ident is None:
-        raise exception.SecurityGroupRuleNotFound(rule_id=shown)
     try:
-        req.clients.security_groups.delete_rule(req.ctx, ident, req.scope)
+        req.clients.security_groups.delete_rule(req.ctx, _inner_id(shown), req.scope, shown)
     except exception.SecurityGroupRuleNotFound:
         raise exception.SecurityGroupRuleNotFound(rule_id=shown) from None
