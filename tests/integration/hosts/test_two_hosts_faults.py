@@ -120,7 +120,8 @@ def test_migration_ends_when_compute_is_killed_at_the_destination(cloud: RealClo
 
 
 def leave(cloud: RealCloud, uuid: str, host: RealHost) -> None:
-    """Start a live migration and wait until data is being transferred."""
+    """Start a live migration and wait until data is being transferred, slowly, so that a fault comes before its end."""
+    cloud.host_of(uuid).virsh("migrate-setspeed", name_of(cloud, uuid), "4")  # MiB/s
     cloud.api.action(uuid, "os-migrateLive", {"host": host.name, "block_migration": "auto"})
     eventually(lambda: sent(cloud, uuid) > 0, _END, "the migration is sending data", interval=0.1)
     assert host.domains() == [name_of(cloud, uuid)]
