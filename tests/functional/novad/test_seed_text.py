@@ -212,8 +212,8 @@ def test_platform_info_output_matches_the_document(axyon):
     assert {one["Component"]: one["Version"] for one in found} == VERSIONS
     assert "Version: 2025.03.18 (2f7ce79)" in axyon.nova("platform-info", "-f", "yaml").out
     assert "| fusion " in axyon.nova("platform-info", "-f", "table").out
-    axyon.runtime.running.pop("axyon-orion")
     axyon.daemon.deployer.ending.set()  # novad must not start it again
+    axyon.runtime.running.pop("axyon-orion")
     assert "  - Name: orion\n    Version: 2025.03.17 (9899f33)\n    State: " in axyon.nova("platform-info").out
 
 

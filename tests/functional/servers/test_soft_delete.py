@@ -248,12 +248,12 @@ def test_due_soft_deleted_servers_are_listed_oldest_first_up_to_a_limit(suite, p
 def test_reclaim_uses_the_clock_of_the_database(suite, admin, server, monkeypatch):
     """A wrong clock may make the deletion appear old; all conductors use the database's clock."""
     soft_deleted(admin, server)
-    age(suite, server, 3601)
     with monkeypatch.context() as patch:
         there = utcnow() - datetime.timedelta(hours=2)
         patch.setattr(clock, "now", lambda: there)
+        age(suite, server, 3601)
         look(suite)
-    assert admin.wait_idle(server)["status"] == "SOFT_DELETED"
+        assert admin.wait_idle(server)["status"] == "SOFT_DELETED"
     look(suite)
     admin.wait_gone(server)
 
