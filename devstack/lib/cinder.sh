@@ -90,14 +90,7 @@ write_cinder_conf() {
 	$(keystone_authtoken cinder)
 	[nova]
 	interface = public
-	auth_type = password
-	auth_url = $KEYSTONE_URL
-	username = cinder
-	password = $SERVICE_PASSWORD
-	project_name = service
-	user_domain_name = Default
-	project_domain_name = Default
-	region_name = $REGION_NAME
+	$(service_credentials cinder)
 	$(for backend in $CINDER_BACKENDS; do cinder_backend "$backend"; done)
 	CONF
     write_gunicorn_options cinder "$CINDER_PORT" "$etc/cinder.conf"
@@ -140,14 +133,7 @@ nova_conf_of_cinder() { # print the sections of nova.conf for Cinder
 	[volume]
 	driver = cinder
 	[cinder]
-	auth_type = password
-	auth_url = $KEYSTONE_URL
-	username = nova-volumes
-	password = $SERVICE_PASSWORD
-	project_name = service
-	user_domain_name = Default
-	project_domain_name = Default
-	region_name = $REGION_NAME
+	$(service_credentials nova-volumes)
 	endpoint_override = $CINDER_URL/v3
 	CONF
 }

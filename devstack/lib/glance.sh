@@ -36,14 +36,7 @@ keystone_authtoken() { # USER: print the section of a service that validates tok
     cat <<- CONF
 	[keystone_authtoken]
 	www_authenticate_uri = $KEYSTONE_URL
-	auth_url = $KEYSTONE_URL
-	auth_type = password
-	username = $1
-	password = $SERVICE_PASSWORD
-	project_name = service
-	user_domain_name = Default
-	project_domain_name = Default
-	region_name = $REGION_NAME
+	$(service_credentials "$1")
 	service_token_roles = service
 	service_token_roles_required = True
 	memcached_servers = 127.0.0.1:$MEMCACHED_PORT

@@ -38,13 +38,13 @@ prepare_keystone() {
         priority=10 stopsignal=INT "environment=OS_KEYSTONE_CONFIG_DIR=\"$etc\",GUNICORN_CMD_ARGS=\"--config $etc/gunicorn.conf.py\",CONFIG=\"$(digest "$etc")\""
 }
 
-# PACKAGE PORT [CONFIG_FILE]: write gunicorn.conf.py, which serves PACKAGE.wsgi.api on all addresses in LISTEN.
+# PACKAGE PORT [CONFIG_FILE [WORKERS]]: write gunicorn.conf.py, which serves PACKAGE.wsgi.api on all addresses in LISTEN.
 # CONFIG_FILE: only for packages that accept their configuration file as a command-line argument only.
 # A file instead of gunicorn arguments: Keystone would parse them as its own arguments.
 # gunicorn instead of uWSGI: after a 204, uWSGI sends extra data or closes the connection without notice, and the next
 # request on the persistent connection fails.
 write_gunicorn_options() {
-    local workers=2 threads=4 address binds=""
+    local workers=${4:-2} threads=4 address binds=""
     # SQLite aborts a transaction that read before another transaction wrote, so the service would return errors.
     [ "$NOVA_DATABASE" != sqlite ] || workers=1 threads=1
     for address in $LISTEN; do binds+="\"$address:$2\", "; done
@@ -89,6 +89,19 @@ create_accounts() { # create projects, users, role assignments and the service c
     SERVICE_PASSWORD=$SERVICE_PASSWORD DEMO_PASSWORD=$DEMO_PASSWORD GLANCE_URL=$GLANCE_URL NOVA_URL=$NOVA_URL CINDER_URL=$(! cinder_wanted || echo "$CINDER_URL") \
         NEUTRON_URL=$(! neutron_wanted || echo "$NEUTRON_URL") \
         as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/accounts.py" > "$log" 2>&1 || die "creating the accounts failed" "$log"
+}
+
+service_credentials() { # USER: print the options by which a service authenticates as a user of the project service
+    cat <<- CONF
+	auth_type = password
+	auth_url = $KEYSTONE_URL
+	username = $1
+	password = $SERVICE_PASSWORD
+	project_name = service
+	user_domain_name = Default
+	project_domain_name = Default
+	region_name = $REGION_NAME
+	CONF
 }
 
 as_admin() { # COMMAND…: run the command with the administrator's credentials in the environment

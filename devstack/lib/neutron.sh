@@ -24,8 +24,7 @@ prepare_neutron() {
     define_service ovn-northd "/usr/bin/ovn-northd --ovnnb-db=unix:$data/ovn/nb.sock --ovnsb-db=unix:$data/ovn/sb.sock --unixctl=$data/ovn/northd.ctl" priority=4
     define_switch '' '' "$data/switch.db"
     write_neutron_conf
-    write_gunicorn_options neutron "$NEUTRON_PORT"
-    sed -i 's/^workers = .*/workers = 1/' "$etc/gunicorn.conf.py"
+    write_gunicorn_options neutron "$NEUTRON_PORT" '' 1
     # ASGI_WORKERS: Neutron cannot ask gunicorn how many processes share the events of OVN.
     define_service neutron-api "$VENV/bin/gunicorn" priority=12 stopsignal=INT \
         "environment=$(neutron_environment gunicorn.conf.py),ASGI_WORKERS=\"1\",GUNICORN_CMD_ARGS=\"--config $etc/gunicorn.conf.py\""
@@ -100,14 +99,7 @@ write_neutron_conf() {
 	connection = $(database_url neutron)
 	$(keystone_authtoken neutron)
 	[nova]
-	auth_type = password
-	auth_url = $KEYSTONE_URL
-	username = neutron
-	password = $SERVICE_PASSWORD
-	project_name = service
-	user_domain_name = Default
-	project_domain_name = Default
-	region_name = $REGION_NAME
+	$(service_credentials neutron)
 	CONF
     write_file "$etc/ml2.ini" 644 <<- CONF
 	[ml2]
@@ -227,14 +219,7 @@ nova_conf_of_neutron() { # print the section of nova.conf for Neutron
     neutron_wanted || return 0
     cat <<- CONF
 	[neutron]
-	auth_type = password
-	auth_url = $KEYSTONE_URL
-	username = nova-networks
-	password = $SERVICE_PASSWORD
-	project_name = service
-	user_domain_name = Default
-	project_domain_name = Default
-	region_name = $REGION_NAME
+	$(service_credentials nova-networks)
 	endpoint_override = $NEUTRON_URL
 	CONF
 }
@@ -242,10 +227,9 @@ nova_conf_of_neutron() { # print the section of nova.conf for Neutron
 remove_switch() { # remove what Open vSwitch, OVN and the agent leave on this machine after they were killed
     local name
     [ -d "$DATA_DIR/neutron" ] || return 0
-    pkill -9 -f "haproxy -f $DATA_DIR/neutron/state/" || true
+    pkill -9 -f "haproxy -f $DATA_DIR/neutron/state-" || true
     nft delete table ip nova_stack_neutron 2> /dev/null || true
     for name in $(ip -o netns list | awk '$1 ~ /^ovnmeta-/ { print $1 }'); do ip netns delete "$name" || true; done
-    for name in $(ip -o link show type veth | awk -F '[ :@]+' '$2 ~ /^(tap|tenant)/ { print $2 }'); do ip link delete "$name" 2> /dev/null || true; done
     for name in br-public br-tenant br-int ovs-netdev; do ip link delete "$name" 2> /dev/null || true; done
     rm -f "$SWITCH_SOCKET"
 }

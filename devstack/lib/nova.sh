@@ -82,14 +82,7 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 	[image]
 	driver = glance
 	[glance]
-	auth_type = password
-	auth_url = $KEYSTONE_URL
-	username = nova
-	password = $SERVICE_PASSWORD
-	project_name = service
-	user_domain_name = Default
-	project_domain_name = Default
-	region_name = $REGION_NAME
+	$(service_credentials nova)
 	endpoint_override = $GLANCE_URL
 	$(keystone_authtoken nova)
 	$(nova_conf_of_cinder)
