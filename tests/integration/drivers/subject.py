@@ -5,8 +5,11 @@ from __future__ import annotations
 import abc
 import contextlib
 import inspect
+import os
+import pathlib
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +20,7 @@ from nova.objects.images.image import Image
 from nova.objects.networks.network import VIF
 from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.volumes.volume import VolumeConnection
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.driver import Driver
 from tests.polling import poll
@@ -92,8 +96,8 @@ class Subject(abc.ABC):
         self.driver.stop()
 
     def remove_guests(self) -> None:
-        for uuid in self.driver.guests.traces():
-            self.driver.guests.remove_orphan(uuid)
+        for guest in self.driver.guests.traces():
+            self.driver.guests.remove_orphan(guest)
 
     def restart(self) -> None:
         """Replace the driver as a restart of nova-compute does. Guests keep running."""
@@ -132,6 +136,17 @@ class Subject(abc.ABC):
     def call(self, verb: str, instance: Instance) -> Any:
         role, name = verb.split(".")
         return getattr(getattr(self.driver, role), name)(**self.arguments(verb, instance))
+
+
+def file_volume(place: pathlib.Path, number: int) -> BlockDevice:
+    """Return a volume of 64 MiB in a file of the directory."""
+    path = place / f"volume-{number}"
+    if not path.exists():
+        path.touch(0o600)
+        os.truncate(path, 64 << 20)
+    identity = str(uuid.UUID(int=number))
+    return BlockDevice(source="volume", destination="volume", volume_id=identity, uuid=str(uuid.UUID(int=99 + number)),
+                       connection=VolumeConnection(volume_id=identity, path=str(path), serial=identity))
 
 
 def wait_for(condition: Callable[[], Any], seconds: float, reason: str) -> Any:

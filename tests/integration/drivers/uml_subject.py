@@ -12,11 +12,10 @@ from typing import Any
 from nova.conf import CONF, register
 from nova.objects.networks.network import VIF
 from nova.objects.servers.instance import BlockDevice, Instance
-from nova.objects.volumes.volume import VolumeConnection
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.images.imagecache import ImageCache
 from nova.virt.uml.driver import UmlDriver
-from tests.integration.drivers.subject import Subject, wait_for
+from tests.integration.drivers.subject import Subject, file_volume, wait_for
 from tests.integration.libvirt_fixtures import server
 
 READY = b"nova guest ready"
@@ -58,14 +57,7 @@ class UmlSubject(Subject):
         return self._image / "rootfs.img"
 
     def volume(self, number: int) -> BlockDevice:
-        path = self.place / f"volume-{number}"
-        if not path.exists():
-            path.touch(0o600)
-            os.truncate(path, 64 << 20)
-        identity = str(uuid.UUID(int=number))
-        return BlockDevice(source="volume", destination="volume", volume_id=identity,
-                           uuid=str(uuid.UUID(int=99 + number)),
-                           connection=VolumeConnection(volume_id=identity, path=str(path), serial=identity))
+        return file_volume(self.place, number)
 
     def interface(self, number: int) -> VIF:
         return VIF(id=str(uuid.UUID(int=number)), network_id="n", label="l", mac=f"fa:16:3e:00:00:{number:02x}",
