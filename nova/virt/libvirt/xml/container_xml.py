@@ -20,7 +20,7 @@ from nova.virt.libvirt.xml.settings import Settings
 from nova.virt.libvirt.xml.xmltree import element
 
 _INIT = "/sbin/init"
-# Where the container finds its config drive; cloud-init reads it there.
+# The mount point of the config drive in the container, from which cloud-init reads it.
 _CONFIG_DRIVE = "/config-drive"
 # Length of a period in microseconds, of which a CPU of the flavor is the whole.
 _PERIOD = 100_000
