@@ -15,19 +15,21 @@ from nova.objects.accounts.flavor import Flavor
 from nova.objects.requirements import local_disks
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.moves import DiskSource
-from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
-from nova.virt.guest_files import directories, disk_server
+from nova.virt.guest_files import directories
+from nova.virt.guest_files.local_guests import LocalColdMigration
 from nova.virt.guest_locks import LOCK_TIMEOUT
 from nova.virt.libvirt import power
 from nova.virt.libvirt.files import copies, disk_making, disks
-from nova.virt.libvirt.guests import MOVED_DEFINITION, Role
+from nova.virt.libvirt.guests import MOVED_DEFINITION, Guests, Role
 from nova.virt.libvirt.xml.definition import Definition, received
 
 LOG = logging.getLogger(__name__)
 
 
-class ColdMigration(Role, guest_driver.ColdMigration):
+class ColdMigration(Role, LocalColdMigration):
+    _guests: Guests
+
     # --- source ------------------------------------------------------------------------------------
     def check_resize(self, instance: Instance, flavor: Flavor) -> None:
         disk_making.check_growth(disks.inspect_disks(instance), instance, flavor)
@@ -44,29 +46,6 @@ class ColdMigration(Role, guest_driver.ColdMigration):
             source = copies.serve(uuid, place, self._guests.name, *copies.describe(place))
             return msgspec.structs.replace(source, token=directories.token(place, self._guests.name),
                                            definition=files.text_of(os.path.join(place, MOVED_DEFINITION)) or "")
-
-    def close_disks(self, instance: Instance) -> None:
-        disk_server.stop(instance.uuid)
-
-    def confirm(self, instance: Instance) -> None:
-        disk_server.stop(instance.uuid)
-        with self._guests.locks.hold(instance.uuid):
-            directories.remove_aside(instance.uuid)
-
-    def revert(self, instance: Instance) -> None:
-        uuid = instance.uuid
-        disk_server.stop(uuid)
-        with self._guests.locks.hold(uuid):
-            exists = self._guests.exists(uuid)
-            if directories.is_aside(uuid):
-                if exists:
-                    # The set-aside files belong to an earlier move whose end was not reported to this host.
-                    LOG.warning("[instance: %s] The guest exists on this host: not restoring the files that an earlier "
-                                "move had set aside", uuid)
-                    return
-                directories.put_back(uuid, self._guests.name)
-            if not exists and os.path.isdir(directories.directory(uuid)):
-                self._guests.redefine(instance)
 
     def _set_aside(self, uuid: str) -> None:
         """Stop and undefine the guest and rename its directory. Continues after a crash at any point."""

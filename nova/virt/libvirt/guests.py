@@ -13,9 +13,8 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import BlockDevice, DeviceAddress, Instance
-from nova.operations.framework import guest_driver
-from nova.operations.framework.guest_driver import BootFiles
-from nova.virt.guest_files import directories, disk_server
+from nova.virt.guest_files import directories
+from nova.virt.guest_files.local_guests import LocalGuests
 from nova.virt.guest_locks import LOCK_TIMEOUT, GuestLocks
 from nova.virt.libvirt import diagnostics, errors, power, secrets
 from nova.virt.libvirt.files import disks
@@ -41,7 +40,7 @@ _AGENT_TIMEOUT = 10
 MOVED_DEFINITION = "domain.xml"
 
 
-class Guests(guest_driver.Guests):
+class Guests(LocalGuests):
     """The guests, and what all roles of the driver share: the connection, the host's settings, and a lock per guest."""
 
     # Function that requests the shutdown of a running domain.
@@ -251,19 +250,6 @@ class Guests(guest_driver.Guests):
             return self.device_addresses(instance.uuid)
 
     # --- lifecycle ---------------------------------------------------------------------------------
-    def spawn(self, instance: Instance, files: BootFiles, paused: bool = False) -> None:
-        self.start(instance, paused=paused)
-
-    def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
-        disk_server.stop(instance.uuid)
-        self._remove(instance.uuid, keep_disks)
-
-    def remove_orphan(self, uuid: str, keep_disks: bool = False) -> None:
-        self._remove(uuid, keep_disks)
-        disk_server.stop(uuid)
-        if not keep_disks:
-            directories.remove_aside(uuid)
-
     def stop(self, uuid: str) -> None:
         try:
             self.change(uuid, power.kill)

@@ -13,12 +13,12 @@ from nova.objects.accounts.flavor import Flavor
 from nova.objects.requirements import local_disks
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.moves import DiskFile, DiskSource
-from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.guest_files import directories, disk_server
+from nova.virt.guest_files.local_guests import LocalColdMigration
 from nova.virt.guest_locks import LOCK_TIMEOUT
 from nova.virt.uml import cow, disks
-from nova.virt.uml.guests import Role, check
+from nova.virt.uml.guests import Guests, Role, check
 
 LOG = logging.getLogger(__name__)
 
@@ -26,7 +26,9 @@ _GIB, _MIB = 1 << 30, 1 << 20
 _SMALL = 64 * _MIB  # limit of a config drive
 
 
-class ColdMigration(Role, guest_driver.ColdMigration):
+class ColdMigration(Role, LocalColdMigration):
+    _guests: Guests
+
     # --- source ------------------------------------------------------------------------------------
     def check_resize(self, instance: Instance, flavor: Flavor) -> None:
         if flavor.vcpus > 1:
@@ -53,28 +55,6 @@ class ColdMigration(Role, guest_driver.ColdMigration):
             source = disk_server.serve(uuid, [(file.name, os.path.join(aside, file.name)) for file in moved],
                                        self._guests.name)
             return msgspec.structs.replace(source, files=moved, token=directories.token(aside, self._guests.name))
-
-    def close_disks(self, instance: Instance) -> None:
-        disk_server.stop(instance.uuid)
-
-    def confirm(self, instance: Instance) -> None:
-        disk_server.stop(instance.uuid)
-        with self._held(instance.uuid):
-            directories.remove_aside(instance.uuid)
-
-    def revert(self, instance: Instance) -> None:
-        uuid = instance.uuid
-        disk_server.stop(uuid)
-        with self._held(uuid) as place:
-            exists = self._guests.exists(uuid)
-            if directories.is_aside(uuid):
-                if exists:
-                    LOG.warning("[instance: %s] The guest exists on this host: not restoring the files that an earlier "
-                                "move had set aside", uuid)
-                    return
-                directories.put_back(uuid, self._guests.name)
-            if os.path.isdir(place) and not exists:
-                self._guests.redefine(instance)
 
     # --- destination -------------------------------------------------------------------------------
     def receive_disks(self, instance: Instance, source: DiskSource) -> None:

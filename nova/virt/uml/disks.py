@@ -5,9 +5,7 @@ the host. The names of the files tell the formats."""
 
 import functools
 import os
-from collections.abc import Callable, Sequence
-
-import msgspec
+from collections.abc import Callable
 
 from nova import exception
 from nova.conf import CONF
@@ -216,13 +214,3 @@ def _check(kind: str, have: int, want: int) -> None:
     if want and want < have:
         raise exception.ResizeError(
             reason=f"the {kind} disk of {have / _GIB:g} GiB cannot shrink to {want / _GIB:g} GiB")
-
-
-def rescued(instance: Instance) -> Instance:
-    """Return the instance with a flavor without sizes: the rescue disk has the size of its image."""
-    return msgspec.structs.replace(instance, flavor=msgspec.structs.replace(
-        instance.flavor, root_gb=0, ephemeral_gb=0, swap=0), block_devices=[])
-
-
-def used_images() -> Sequence[str]:
-    return sorted(bases_in_use())

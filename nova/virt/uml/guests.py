@@ -14,9 +14,8 @@ from nova.objects.requirements.properties import Properties
 from nova.objects.servers import states
 from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import Instance
-from nova.operations.framework import guest_driver
-from nova.operations.framework.guest_driver import BootFiles
-from nova.virt.guest_files import directories, disk_server
+from nova.virt.guest_files import directories
+from nova.virt.guest_files.local_guests import LocalGuests
 from nova.virt.guest_locks import LOCK_TIMEOUT, GuestLocks
 from nova.virt.serial_ports import SerialPorts
 from nova.virt.uml import cow, definition, diagnostics, disks, process, supervisor, taps
@@ -54,7 +53,7 @@ def check(instance: Instance) -> None:
         raise exception.InvalidInput(reason=reason)
 
 
-class Guests(guest_driver.Guests):
+class Guests(LocalGuests):
     """The guests, and what all roles of the driver share."""
 
     def __init__(self, name: str) -> None:
@@ -112,19 +111,6 @@ class Guests(guest_driver.Guests):
                                    self.power_state(instance.uuid), instance)
 
     # --- lifecycle ---------------------------------------------------------------------------------
-    def spawn(self, instance: Instance, files: BootFiles, paused: bool = False) -> None:
-        self.start(instance, paused=paused)
-
-    def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
-        disk_server.stop(instance.uuid)
-        self._remove(instance.uuid, keep_disks)
-
-    def remove_orphan(self, uuid: str, keep_disks: bool = False) -> None:
-        self._remove(uuid, keep_disks)
-        disk_server.stop(uuid)
-        if not keep_disks:
-            directories.remove_aside(uuid)
-
     def stop(self, uuid: str) -> None:
         with contextlib.suppress(exception.GuestNotFound):
             self.power_off(uuid)
