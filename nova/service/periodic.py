@@ -1,13 +1,30 @@
 """A thread that calls a function periodically."""
 
+import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from nova import exception
 
 LOG = logging.getLogger(__name__)
 
 _MIN_FRACTION = 0.9  # the shortest pause as a fraction of the interval
+
+
+@contextlib.contextmanager
+def continuing(
+        log: logging.Logger, message: str, *arguments: object, expected: int = logging.WARNING) -> Iterator[None]:
+    """Log an error of the block, so that a periodic task continues with its next item: an item that always fails, such
+    as a row written by a newer release, must not delay the others. ``message``: what failed. ``expected``: level of
+    NovaException."""
+    try:
+        yield
+    except Exception as error:
+        refused = isinstance(error, exception.NovaException)
+        log.log(expected if refused else logging.WARNING, f"{message}, retrying later: %s", *arguments,
+                str(error) or type(error).__name__, exc_info=not refused and log.isEnabledFor(logging.DEBUG))
 
 
 class Periodic:

@@ -26,6 +26,7 @@ from nova.objects.servers import states
 from nova.objects.servers.action import Action
 from nova.operations.framework.base import journal
 from nova.operations.resize import ConfirmResize
+from nova.service.periodic import continuing
 
 LOG = logging.getLogger(__name__)
 
@@ -48,13 +49,14 @@ def run_periodic(core: Core, engine: Engine) -> float | None:
     """Continue all drains; return the seconds until the next pass, or None if no host is being drained."""
     due_drains = core.db.read(drains.due)
     for drain in due_drains:
-        if core.db.write(functools.partial(drains.take, uuid=drain.uuid, owner=core.name, until=_until())):
-            try:
-                _DrainPass(core, engine, drain).go_on()
-            except _Lost:
-                LOG.info("Another conductor continues the drain of host %s", drain.host)
-            finally:
-                core.db.write(functools.partial(drains.let_go, uuid=drain.uuid, owner=core.name))
+        with continuing(LOG, "Cannot continue the drain of host %s", drain.host):
+            if core.db.write(functools.partial(drains.take, uuid=drain.uuid, owner=core.name, until=_until())):
+                try:
+                    _DrainPass(core, engine, drain).go_on()
+                except _Lost:
+                    LOG.info("Another conductor continues the drain of host %s", drain.host)
+                finally:
+                    core.db.write(functools.partial(drains.let_go, uuid=drain.uuid, owner=core.name))
     return _SOON if due_drains else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nova import context, exception
+from nova import context
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.saga.engine import Engine
@@ -18,6 +18,7 @@ from nova.db.sql import clock
 from nova.objects.servers.action import Action
 from nova.objects.servers.migration import Migration
 from nova.operations.resize import ConfirmResize
+from nova.service.periodic import continuing
 
 LOG = logging.getLogger(__name__)
 
@@ -36,11 +37,9 @@ def send_interrupts(core: Core, ctx: RequestContext, migrations: Sequence[Migrat
 
     for migration, action in core.db.read(at_work):
         host = host_of(action.owner)
-        try:
+        with continuing(LOG, "[instance: %s] Cannot send interrupt %s of the live migration to host %s",
+                        migration.instance_uuid, migration.wanted, host):
             core.compute_at(host).interrupt(ctx, action.uuid, migration.wanted)
-        except exception.NovaException as error:
-            LOG.warning("[instance: %s] Cannot send interrupt to host %s of the live migration, will retry: %s: %s",
-                        migration.instance_uuid, host, migration.wanted, error)
 
 
 def run_periodic(core: Core, engine: Engine) -> None:
@@ -57,15 +56,13 @@ def _confirm_overdue(core: Core, engine: Engine) -> None:
     while True:
         page = core.db.read(functools.partial(server_migrations.unconfirmed, before=before, after=after, limit=_PAGE))
         for migration in page:
-            try:
+            # Refused if another operation started first, or the source host just went down.
+            with continuing(LOG, "[instance: %s] Cannot confirm the resize", migration.instance_uuid,
+                            expected=logging.INFO):
                 start(engine, context.admin(), migration.instance_uuid, ConfirmResize.name, {})
                 begun += 1
                 LOG.info("[instance: %s] Confirming the resize: it was not confirmed within %d s",
                          migration.instance_uuid, CONF.resize_confirm_window)
-            except exception.NovaException as error:
-                # Another operation started first, or the source host just went down. The next pass tries again.
-                LOG.info("[instance: %s] The resize cannot be confirmed now, will retry: %s",
-                         migration.instance_uuid, error)
             if begun == _AT_ONCE:
                 return
         if len(page) < _PAGE:

@@ -5,7 +5,7 @@ import datetime
 import functools
 import logging
 
-from nova import context, exception
+from nova import context
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.saga.engine import Engine
@@ -16,6 +16,7 @@ from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 from nova.operations import rescue, shelve
 from nova.operations.soft_delete import Reclaim
+from nova.service.periodic import continuing
 
 LOG = logging.getLogger(__name__)
 
@@ -62,12 +63,10 @@ def _end(core: Core, engine: Engine, stay: _Stay, seconds: int) -> None:
         for server in servers_at_rest:
             if _began(server, stay) > before:
                 continue
-            try:
+            with continuing(LOG, "[instance: %s] The server stays %s", server.uuid, stay.what, expected=logging.INFO):
                 start(engine, context.admin(), server.uuid, stay.ends, {})
                 LOG.info("[instance: %s] The server has been %s for %d s: starting %s", server.uuid, stay.what, seconds,
                          stay.ends)
-            except exception.NovaException as error:
-                LOG.info("[instance: %s] The server stays %s until the next check: %s", server.uuid, stay.what, error)
 
 
 def _began(server: Instance, stay: _Stay) -> datetime.datetime:
@@ -83,11 +82,12 @@ def reclaim(core: Core, engine: Engine) -> None:
     interval = CONF.reclaim_instance_interval
     if not interval or not clock.steady(CONF.service_down_time):
         return
-    before = clock.overdue(interval)
-    for uuid in core.db.read(lambda connection: servers.soft_deleted(connection, before, _RECLAIMED_AT_ONCE)):
-        try:
+    before, reclaimed = clock.overdue(interval), 0
+    for uuid in core.db.read(lambda connection: servers.soft_deleted(connection, before, _WINDOW)):
+        if reclaimed == _RECLAIMED_AT_ONCE:
+            return
+        # Refused if the user restored the server, or another conductor was faster.
+        with continuing(LOG, "[instance: %s] The server is not reclaimed", uuid, expected=logging.INFO):
             start(engine, context.admin(), uuid, Reclaim.name, {"before": before})
+            reclaimed += 1
             LOG.info("[instance: %s] Reclaiming the server: it was soft-deleted at least %d s ago", uuid, interval)
-        except exception.NovaException as error:
-            # The user restored the server, or another conductor was faster.
-            LOG.info("[instance: %s] The server is not reclaimed: %s", uuid, error)

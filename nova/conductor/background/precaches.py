@@ -6,13 +6,14 @@ import logging
 
 import sqlalchemy as sa
 
-from nova import context, exception
+from nova import context
 from nova.conductor.core import Core
 from nova.conductor.feeds.host_notices import images_cached
 from nova.conf import CONF
 from nova.db.hosts import precaches, services
 from nova.db.hosts.precaches import Busy
 from nova.db.sql import clock
+from nova.service.periodic import continuing
 
 LOG = logging.getLogger(__name__)
 
@@ -33,13 +34,14 @@ def run_periodic(core: Core) -> float | None:
     for busy in busy_hosts:
         if busy.requested:
             continue
-        if busy.host not in up or not up[busy.host].up:
-            _give_up(core, busy, "the host is down")
-        elif busy.tries >= _TRIES:
-            _give_up(core, busy, "the host did not answer")
-        elif working[busy.aggregate_id] < CONF.image_cache.precache_concurrency:
-            working[busy.aggregate_id] += 1
-            _ask(core, busy)
+        with continuing(LOG, "Cannot request host %s to cache images", busy.host):
+            if busy.host not in up or not up[busy.host].up:
+                _give_up(core, busy, "the host is down")
+            elif busy.tries >= _TRIES:
+                _give_up(core, busy, "the host did not answer")
+            elif working[busy.aggregate_id] < CONF.image_cache.precache_concurrency:
+                working[busy.aggregate_id] += 1
+                _ask(core, busy)
     return _SOON
 
 
@@ -48,10 +50,7 @@ def _ask(core: Core, busy: Busy) -> None:
     if not images:
         return  # Another conductor was faster.
     LOG.info("Requesting host %s to cache %d images", busy.host, len(images))
-    try:
-        core.compute_at(busy.host).cache_images(context.admin(), images)
-    except exception.NovaException as error:
-        LOG.warning("Cannot request host %s to cache images, retrying: %s", busy.host, error)
+    core.compute_at(busy.host).cache_images(context.admin(), images)
 
 
 def _give_up(core: Core, busy: Busy, reason: str) -> None:

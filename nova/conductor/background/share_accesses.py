@@ -11,6 +11,7 @@ from nova.conf import CONF
 from nova.db.servers import servers
 from nova.db.sql import clock
 from nova.db.volumes import share_accesses
+from nova.service.periodic import continuing
 
 LOG = logging.getLogger(__name__)
 
@@ -37,11 +38,12 @@ def reconcile(core: Core) -> None:
 
 def _settle_all(core: Core, uuids: Sequence[str]) -> None:
     for uuid in uuids:
-        try:
-            instance = core.db.read(functools.partial(servers.get, uuid=uuid, deleted=True))
+        with continuing(LOG, "[instance: %s] Cannot revoke the accesses to shares", uuid):
+            try:
+                instance = core.db.read(functools.partial(servers.get, uuid=uuid, deleted=True))
+            except exception.InstanceNotFound:
+                LOG.warning("[instance: %s] A host has access to a share for a purged server: revoke it in Manila",
+                            uuid)
+                continue
             if instance.deleted or instance.action_uuid is None:
                 ConductorControl(core, context.admin(), instance).outside_shares.reconcile()
-        except exception.InstanceNotFound:
-            LOG.warning("[instance: %s] A host has access to a share for a purged server: revoke it in Manila", uuid)
-        except exception.NovaException as error:
-            LOG.warning("[instance: %s] Cannot revoke the accesses to shares, retrying later: %s", uuid, error)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 
 import pytest
+import sqlalchemy as sa
 
 from nova import context
 from nova.conductor.background import drains as keeper
 from nova.conductor.endpoints.hosts import Services
 from nova.conductor.saga.engine import Engine
+from nova.db import tables
 from nova.db.hosts import drains, services
 from nova.db.sql import clock
 from nova.objects.base import new_uuid, utcnow
@@ -95,6 +97,24 @@ def test_drain_check_without_drains_takes_a_single_statement(core: Books) -> Non
     core.statements()
     assert keeper.run_periodic(core, engine) is None
     assert len(core.statements()) == 1
+
+
+def test_drain_with_an_unreadable_action_does_not_delay_others(core: Books) -> None:
+    """An action written by a newer release: its server has returned to the host, and its payload cannot be read."""
+    first = begun(core, "a")
+    begun(core, "b")
+    made = server(core, host="a")
+    core.db.write(lambda connection: connection.execute(sa.insert(tables.actions).values(
+        uuid=new_uuid(), instance_uuid=made.uuid, action="live-migration", operation="live_migrate",
+        payload={"data": 1}, step="", attempt=1, undoing=False, outcome="error", request_id="req-1",
+        start_time=utcnow(), updated_at=utcnow(), events=[], queued=False)))
+    take(core, first, "me")
+    note(core, first, "me", line(first, made.uuid, state=drain_states.MOVING, request_id="req-1"))
+    core.db.write(lambda connection: drains.let_go(connection, first.uuid, "me"))
+    assert keeper.run_periodic(core, Engine(core)) is not None
+    states_of = core.db.read(lambda connection: {
+        host: drains.get(connection, host)[0].state for host in ("a", "b")})
+    assert states_of == {"a": drain_states.RUNNING, "b": drain_states.ENDED}
 
 
 @pytest.fixture
