@@ -181,7 +181,9 @@ def replace(nova: ManyCluster, *names: str) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("names", [
-    ("conductor-1", "conductor-2", "conductor-1"), pytest.param(("scheduler-1", "scheduler-2"), marks=pytest.mark.slow),
+    # The next test restarts these, too.
+    pytest.param(("conductor-1", "conductor-2", "conductor-1"), marks=pytest.mark.slow),
+    pytest.param(("scheduler-1", "scheduler-2"), marks=pytest.mark.slow),
     pytest.param(("api", "api2"), marks=pytest.mark.slow), ("compute-1", "compute-2"),
 ], ids=lambda names: names[0].partition("-")[0])
 def test_restarting_services_in_turn_loses_no_request(nova: ManyCluster, names: tuple[str, ...]) -> None:

@@ -103,13 +103,11 @@ def test_guest_life_cycle(driver: Any, guest_image: pathlib.Path, events: list[G
     log = wait_for_console(driver, instance, LOGIN, 2)
     assert b"reboot: Power down" in log
 
+    # A soft reboot without a timeout is a hard one, which requests no shutdown, and keeps the log.
     driver.power.reboot(instance, hard=False, timeout=0)
-    log = wait_for_console(driver, instance, LOGIN, 3)
-    assert log.count(b"reboot: Power down") == 1, "a soft reboot without a timeout must be a hard reboot"
-
     driver.power.reboot(instance, hard=True)
-    log = wait_for_console(driver, instance, LOGIN, 4)
-    assert log.count(b"reboot: Power down") == 1, "a hard reboot must not request a shutdown, and must keep the log"
+    log = wait_for_console(driver, instance, LOGIN, 3)
+    assert log.count(b"reboot: Power down") == 1
 
     driver.power.off(instance, timeout=60)
     assert driver.guests.power_state(instance.uuid) == states.SHUTDOWN
@@ -121,7 +119,7 @@ def test_guest_life_cycle(driver: Any, guest_image: pathlib.Path, events: list[G
     for _ in range(2):
         driver.power.on(instance)
         assert driver.guests.power_state(instance.uuid) == states.RUNNING
-    wait_for_console(driver, instance, LOGIN, 5)
+    wait_for_console(driver, instance, LOGIN, 4)
 
     for _ in range(2):
         driver.guests.destroy(instance)
