@@ -310,6 +310,19 @@ def test_container_reads_its_config_drive(serial: None, driver: Any, images: pat
     shell.close()
 
 
+def test_container_without_interfaces_has_no_network_of_the_host(serial: None, driver: Any,
+                                                                 images: pathlib.Path) -> None:
+    instance = container()
+    boot(driver, instance, images)
+    ready(driver, instance)
+    shell = Shell(driver, instance)
+    assert re.findall(r"^\d+: ([^:@]+)", shell.run("ip link"), re.MULTILINE) == ["lo"]
+    late = vif(3)
+    driver.interfaces.attach(instance, late)
+    assert late.mac in shell.run("ip link")
+    shell.close()
+
+
 def test_unsupported_operations_are_refused_without_effect(driver: Any, images: pathlib.Path) -> None:
     instance = container()
     boot(driver, instance, images)
