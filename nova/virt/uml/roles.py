@@ -148,18 +148,12 @@ class Snapshots(Role, guest_driver.Snapshots):
 
     def _copy(self, uuid: str, root: str, path: str) -> None:
         flat = f"{path.removesuffix('.part')}.raw.part"
-        runs = self._guests.is_running(uuid) and not self._guests.is_paused(os.path.dirname(root))
-        if runs:
-            self._guests.pause(uuid)
         try:
-            if root.endswith(".cow"):
-                cow.flatten(root, flat)
-            else:
-                cow.copy(root, flat)
-        finally:
-            if runs:
-                self._guests.unpause(uuid)
-        try:
+            with self._guests.stopped_for_copy(uuid):
+                if root.endswith(".cow"):
+                    cow.flatten(root, flat)
+                else:
+                    cow.copy(root, flat)
             os.chmod(flat, 0o644)  # for [libvirt]images_user, in a directory that other users cannot list
             qemuimg.convert(flat, "raw", path, "qcow2", os.path.getsize(flat))
         finally:
