@@ -137,5 +137,10 @@ class Allocator(Protocol):
         """Compare the interfaces of servers with the ports that are bound to their host, and return an event for each
         difference. ``servers`` reads the servers; it is called after the ports were read."""
 
+    def servers_in_quota(self, ctx: RequestContext, project_id: str, networks: Sequence[NetworkRequest], least: int,
+                         most: int) -> int:
+        """Return the number of servers with these interfaces, at most ``most``, whose new ports the quota of the
+        project permits. Raises PortLimitExceeded if they are fewer than ``least``."""
+
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
         """Check that security groups exist. Raises SecurityGroupNotFound, NoUniqueMatch."""

@@ -355,6 +355,7 @@ def test_missed_events_are_found_by_comparison_with_the_ports_of_hosts(suite, ad
     compare_all()
     wait_for(lambda: [address["addr"] for address in member.server(server)["addresses"]["blue"]] == [
         "10.50.0.201", "203.0.113.9"])
+    neutron.port(port["network_id"])
     with neutron.lock:
         del neutron.rows["ports"][port["id"]]
     compare_all()

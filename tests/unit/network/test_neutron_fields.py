@@ -27,7 +27,7 @@ def neutron():
     nova.conf.register()
     nova.conf.register_external_services()
     server = NeutronServer()
-    server.extensions += ["auto-allocated-topology", "dns-integration", "binding-extended", "router"]
+    server.extensions += ["auto-allocated-topology", "dns-integration", "binding-extended", "router", "quota_details"]
     CONF.set_override("endpoint_override", server.url, group="neutron")
     yield server
     CONF.clear_override("endpoint_override", group="neutron")
@@ -84,6 +84,8 @@ def run_everything(neutron):
     allocator.validate(control.ctx, "p", [NetworkRequest(port_id=bare["id"])])
     del neutron.rows["ports"][bare["id"]]
     allocator.check_groups(control.ctx, "p", ["web"])
+    neutron.free_ports = 5
+    assert allocator.servers_in_quota(control.ctx, "p", control.instance.requested_networks, 1, 9) == 5
     interfaces = allocator.of_server(control)
     interfaces.take("host1")
     interfaces.bind("host2")
@@ -110,6 +112,7 @@ def test_neutron_fields_are_used_refused_or_listed(neutron, monkeypatch):
     assert sorted(senders(api) - recorder.methods) == [], "run_everything() has to call these"
     assert recorder.read["Extension"] == {"alias"}
     assert recorder.read["Topology"] == {"id"}
+    assert (recorder.read["Quota"], recorder.read["Usage"]) == ({"port"}, {"limit", "used", "reserved"})
     assert recorder.read["Binding"] == {"vif_type", "vif_details"}
     assert recorder.read["FloatingIp"] == {"port_id", "floating_ip_address"}
     assert recorder.read["SecurityGroup"] == {"id", "name", "description", "tenant_id", "security_group_rules"}
