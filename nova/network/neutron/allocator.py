@@ -18,6 +18,7 @@ from nova import exception
 from nova.common import plain_ip
 from nova.conf import CONF
 from nova.context import RequestContext
+from nova.network.base import OutsidePort
 from nova.network.neutron.api import NeutronApi, NotAllowed, Raw
 from nova.network.neutron.groups import NeutronGroups
 from nova.objects.networks.network import SLAAC, VIF, FixedIp, HostRoute, NetworkRequest
@@ -72,7 +73,8 @@ class NeutronAllocator:
         port = self._api.port(ctx, request.port_id or "", ctx.auth_token)
         if port.get("device_id"):
             raise exception.PortInUse(port_id=port["id"])
-        check_supported(port)
+        # Users do not see resource_request, the guarantees of a QoS policy.
+        check_supported(self._api.port(ctx, port["id"]))
         if not port["fixed_ips"] and port.get("ip_allocation", "immediate") not in ("deferred", "none"):
             raise exception.PortRequiresFixedIp(port_id=port["id"])
         return msgspec.structs.replace(request, network_id=port["network_id"])
@@ -83,6 +85,8 @@ class NeutronAllocator:
             raise exception.NetworkRequiresSubnet(network_id=network["id"])
         if network.get("router:external") and not network.get("shared") and not ctx.is_admin:
             raise exception.ExternalNetworkAttachForbidden(network_id=network["id"])
+        if network.get("qos_policy_id") and self._api.guarantees(ctx, network["id"]):
+            raise exception.NetworkGuaranteesNotSupported(network_id=network["id"])
         if request.fixed_ip and self._api.list(
                 ctx, "ports", network_id=network["id"], fixed_ips=f"ip_address={request.fixed_ip}"):
             raise exception.FixedIpInUse(address=request.fixed_ip)
@@ -121,6 +125,13 @@ class NeutronAllocator:
 
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
         group_ids(self._api, ctx, project_id, names, ctx.auth_token)
+
+    def ports_of_servers(self, ctx: RequestContext, servers: Sequence[str]) -> list[OutsidePort]:
+        return [_outside_port(port) for port in self._api.list(ctx, "ports", device_id=list(servers))]
+
+    def ports_at(self, ctx: RequestContext, host: str) -> list[OutsidePort]:
+        return [_outside_port(port) for port in self._api.list(ctx, "ports", **{"binding:host_id": host})
+                if (port.get("device_owner") or "").startswith("compute:")]
 
     def servers_in_quota(self, ctx: RequestContext, project_id: str, networks: Sequence[NetworkRequest], least: int,
                          most: int) -> int:
@@ -422,6 +433,10 @@ def _vif(port: Raw, network: Raw, subnets: dict[str, Raw], request: NetworkReque
               devname=f"tap{port['id']}"[:14], tag=request.tag, keep=request.port_id is not None, outside=True,
               security=bool(port.get("port_security_enabled", True)))
     return _bound(vif, port)
+
+
+def _outside_port(port: Raw) -> OutsidePort:
+    return OutsidePort(port["id"], port.get("device_id") or "", port["tenant_id"], port.get("binding:host_id") or "")
 
 
 def _bound(vif: VIF, port: Raw) -> VIF:

@@ -47,11 +47,13 @@ _Port = TypedDict("_Port", {
     "revision_number": int | None, "status": str | None, "admin_state_up": bool | None,
     "port_security_enabled": bool | None, "security_groups": list[_Id], "ip_allocation": str | None,
     "binding:vif_type": str | None, "binding:vnic_type": str | None, "binding:vif_details": dict[str, Any] | None,
+    "binding:host_id": str | None, "device_owner": str | None,
     "binding:profile": dict[str, Any] | None, "dns_name": str | None, "resource_request": dict[str, Any] | None,
     "device_profile": str | None}, total=False)
 _Network = TypedDict("_Network", {"id": Required[_Id], "name": str | None, "mtu": int | None, "subnets": list[_Id],
-                                  "shared": bool | None, "router:external": bool | None, "dns_domain": str | None},
-                     total=False)
+                                  "shared": bool | None, "router:external": bool | None, "dns_domain": str | None,
+                                  "qos_policy_id": str | None, "provider:physical_network": str | None,
+                                  "segments": list[dict[str, Any]] | None}, total=False)
 
 
 class _Route(TypedDict):
@@ -87,6 +89,14 @@ class _FloatingIp(TypedDict):
     floating_ip_address: Annotated[str, Meta(max_length=64)]
 
 
+class _QosRule(TypedDict):
+    type: str
+
+
+class _QosPolicy(TypedDict):
+    rules: list[_QosRule]
+
+
 class _Usage(TypedDict, total=False):
     limit: Required[int]
     used: Required[int]
@@ -120,7 +130,7 @@ class _SecurityGroup(TypedDict, total=False):
 _SHAPES: dict[str, Any] = {
     "port": _Port, "ports": list[_Port], "network": _Network, "networks": list[_Network], "subnets": list[_Subnet],
     "binding": _Binding, "auto_allocated_topology": _Topology, "floatingips": list[_FloatingIp],
-    "quota": _Quota,
+    "quota": _Quota, "policy": _QosPolicy,
     "security_group": _SecurityGroup, "security_groups": list[_SecurityGroup], "security_group_rule": _Rule,
     "extensions": list[_Extension]}
 
@@ -188,6 +198,16 @@ class NeutronApi:
         # A port with several fixed addresses may have several ones: always the same is shown.
         return {row["port_id"]: row["floating_ip_address"] for row in
                 sorted(rows, key=lambda row: str(row["floating_ip_address"]), reverse=True)}
+
+    def guarantees(self, ctx: RequestContext, network_id: str) -> bool:
+        """Return True if ports of a network get a minimum bandwidth or packet rate, which Nova would have to claim."""
+        network = self.network(ctx, network_id)
+        if not network.get("qos_policy_id"):
+            return False
+        policy = self._request(ctx, "GET", f"/qos/policies/{network['qos_policy_id']}", "policy")
+        kinds = {rule["type"] for rule in policy["rules"]}
+        has_hardware = bool(network.get("provider:physical_network") or network.get("segments"))
+        return "minimum_packet_rate" in kinds or ("minimum_bandwidth" in kinds and has_hardware)
 
     def free_ports(self, ctx: RequestContext, project_id: str) -> int | None:
         """Return the number of ports that the quota of a project permits in addition to the present ones, or None for

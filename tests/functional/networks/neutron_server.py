@@ -33,6 +33,7 @@ class NeutronServer:
         self.extensions, self.changes, self.tokens = [], [], []
         # Maximum number of rows in a response (option pagination_max_limit); free ports in the quota of all projects.
         self.page, self.free_ports = None, None
+        self.policies = {}  # kinds of the rules of QoS policies, by id
         # True: Nova's account is no administrator.
         self.demoted = False
         # The inactive bindings of ports, by port and host.
@@ -181,6 +182,8 @@ class NeutronServer:
         if kind == "quotas" and "quota_details" in self.extensions:
             limit = -1 if self.free_ports is None else len(self.ports(tenant_id=row_id)) + self.free_ports
             return 200, {"quota": {"port": {"limit": limit, "used": len(self.ports(tenant_id=row_id)), "reserved": 0}}}
+        if kind == "qos":
+            return 200, {"policy": {"id": rest[0], "rules": [{"type": kind} for kind in self.policies[rest[0]]]}}
         if kind not in _SINGULAR:
             raise _Refused(404, "HTTPNotFound", "The resource could not be found.")
         token = headers.get("X-Auth-Token")
@@ -211,7 +214,9 @@ class NeutronServer:
                     row = self._update_port(row, body[name], headers.get("If-Match"))
                 else:
                     row.update(body[name])
-            return 200, {name: self._with_rules(kind, row)}
+            hidden = {"resource_request", "provider:physical_network"} if token else ()
+            return 200, {name: {field: value for field, value in self._with_rules(kind, row).items()
+                                if field not in hidden}}
 
 
 class _Refused(Exception):

@@ -474,6 +474,24 @@ def test_unsupported_port_attributes_are_refused_by_name(member, neutron, blue, 
     assert f"{field}=" in failed.value.message
 
 
+@pytest.mark.parametrize(("kind", "fields", "refused_"), [
+    ("minimum_bandwidth", {"provider:physical_network": "physnet1"}, True),
+    ("minimum_bandwidth", {"segments": [{}]}, True), ("minimum_bandwidth", {"provider:physical_network": None}, False),
+    ("minimum_packet_rate", {}, True), ("bandwidth_limit", {"provider:physical_network": "physnet1"}, False)])
+def test_network_whose_ports_get_guarantees_is_refused(admin, member, neutron, server, kind, fields, refused_):
+    """Nova does not claim them. Neutron guarantees bandwidth on physical networks only."""
+    neutron.policies["policy"] = [kind]
+    network = neutron.network("guaranteed", cidr="10.60.0.0/24", qos_policy_id="policy", **fields)
+    if refused_:
+        assert refused(attach, member, server, net_id=network) == (
+            400, f"Network {network} has a QoS policy with a minimum bandwidth or packet rate, which is not supported.")
+    else:
+        attach(member, server, net_id=network)
+        plug(admin, neutron, server, 2)
+        wait_idle(member, server)
+    assert len(neutron.ports()) == 2 - refused_
+
+
 def test_subnet_routes_are_included_in_guest_network_data(suite, admin, neutron, blue, boot):
     for subnet in neutron.rows["subnets"].values():
         subnet |= {"enable_dhcp": False, "host_routes": [{"destination": "192.0.2.0/24", "nexthop": "10.50.0.9"}]}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from nova.cmd import manage
 from nova.conductor.service_events import MissedEvents
 from nova.network.neutron.allocator import NeutronAllocator
 from tests.functional.client import Failed, wait_for
@@ -126,3 +127,51 @@ def test_port_quota_limits_the_number_of_servers_before_anything_is_created(
     attach(member, server, port_id=port)
     plug(admin, neutron, server, 2)
     wait_idle(member, server)
+
+
+def test_audit_compares_ports_with_servers_and_releases_those_of_deleted_servers(
+        suite, admin, member, neutron, blue, boot, server, monkeypatch, capsys):
+    def audit(*options):
+        core = suite.conductor.core
+        monkeypatch.setattr("nova.cmd.manage.common.core", lambda: core)
+        code = manage.main(["audit", "--settle", "0.1", *options])
+        return code, sorted(capsys.readouterr().out.splitlines())
+
+    mine, host = neutron.port(blue)["id"], neutron.ports(device_id=server)[0]["binding:host_id"]
+    deleted = boot({"uuid": blue}, {"port": mine})
+    plug(admin, neutron, deleted, 2)
+    admin.wait(deleted, "ACTIVE")
+    wait_idle(member, server)
+    assert audit() == (0, [])
+    with neutron.lock:
+        copies = {port["id"]: dict(port) for port in neutron.ports(device_id=deleted)}
+    member.delete(f"/servers/{deleted}")
+    member.wait_gone(deleted)
+    unknown = "aaaaaaaa-2222-4333-8444-555555555555"
+    with neutron.lock:
+        neutron.rows["ports"].update(copies)
+        bound, = neutron.ports(device_id=server)
+        neutron.rows["ports"][bound["id"]]["binding:host_id"] = "elsewhere"
+    strange = neutron.port(blue, device_id=server)["id"]
+    neutron.port(blue, project="q", device_id=server)
+    lost = neutron.port(blue, device_id=unknown, device_owner="compute:nova", **{"binding:host_id": host})["id"]
+    expected = [
+        f"port: {bound['id']}: is bound to elsewhere, but its server {server} is on {host}",
+        f"port: {strange}: has the device_id {server}, but is no interface of this server",
+        f"port: {lost}: is bound to {host} for server {unknown}, which does not exist"]
+    leaked = [f"port: {port}: is bound to {host} for server {deleted}, which is deleted" for port in copies]
+    assert audit() == (1, sorted(expected + leaked))
+    assert audit("--repair") == (1, sorted(expected + [f"{line} (repaired)" for line in leaked]))
+    assert audit() == (1, sorted(expected))
+    kept = {port["id"]: port["device_id"] for port in neutron.ports()}
+    assert kept[mine] == ""
+    assert kept.keys() & copies.keys() == {mine}
+    with neutron.lock:
+        for port in (bound["id"], strange, lost):
+            del neutron.rows["ports"][port]
+    missing = (f"port: {bound['id']}: server {server} has an interface with this port, which does not exist or belongs "
+               "to another server")
+    assert audit() == (1, [missing])
+    neutron.faults["GET", "ports"] = [500] * 100
+    assert audit() == (1, ["network service: -: the ports of servers cannot be compared: The network service could "
+                           "not be reached: the service responded with status 500"])

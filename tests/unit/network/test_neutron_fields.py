@@ -76,6 +76,10 @@ def run_everything(neutron):
     with pytest.raises(exception.NetworkAmbiguous):
         allocator.validate(control.ctx, "p", None)
     allocator.validate(control.ctx, "p", control.instance.requested_networks)
+    neutron.policies["policy"] = ["minimum_bandwidth"]
+    limited = neutron.network("limited", qos_policy_id="policy", segments=[{}])
+    with pytest.raises(exception.NetworkGuaranteesNotSupported):
+        allocator.validate(control.ctx, "p", [NetworkRequest(network_id=limited)])
     external = neutron.network("external", shared=False, **{"router:external": True})
     with pytest.raises(exception.ExternalNetworkAttachForbidden):
         allocator.validate(control.ctx, "p", [NetworkRequest(network_id=external)])
@@ -99,6 +103,7 @@ def run_everything(neutron):
     interfaces.set_group("web", add=True)
     events = allocator.missed_events(control.ctx, "host3", lambda: [control.instance])
     assert [event.name for event in events] == ["network-changed"], "the row lacks the floating address"
+    assert allocator.ports_at(control.ctx, "host3") == allocator.ports_of_servers(control.ctx, [UUID])
     use_groups(allocator.groups, control.ctx)
     interfaces.unbind()
     interfaces.release()
@@ -113,6 +118,7 @@ def test_neutron_fields_are_used_refused_or_listed(neutron, monkeypatch):
     assert recorder.read["Extension"] == {"alias"}
     assert recorder.read["Topology"] == {"id"}
     assert (recorder.read["Quota"], recorder.read["Usage"]) == ({"port"}, {"limit", "used", "reserved"})
+    assert (recorder.read["QosPolicy"], recorder.read["QosRule"]) == ({"rules"}, {"type"})
     assert recorder.read["Binding"] == {"vif_type", "vif_details"}
     assert recorder.read["FloatingIp"] == {"port_id", "floating_ip_address"}
     assert recorder.read["SecurityGroup"] == {"id", "name", "description", "tenant_id", "security_group_rules"}
