@@ -4,9 +4,12 @@ import contextlib
 import threading
 
 import pytest
+import sqlalchemy as sa
 
 from nova.conductor.service_events import MissedEvents
 from nova.conf import CONF
+from nova.db import tables
+from nova.db.hosts import services
 from nova.db.servers import servers
 from nova.metadata.openstack import network_data
 from nova.network.neutron.allocator import NeutronAllocator
@@ -335,6 +338,10 @@ def test_missed_events_are_found_by_comparison_with_the_ports_of_hosts(suite, ad
     suite.conductor.core.allocator = NeutronAllocator()  # has read no extensions yet
     healer = MissedEvents(suite.conductor.core, suite.conductor.engine)
     hosts = len(admin.get("/os-services", binary="nova-compute")["services"])
+    db = suite.conductor.core.db
+    former = db.write(lambda connection: services.register(connection, "former", "nova-conductor", "conductor", 1))
+    db.write(lambda connection: connection.execute(sa.update(tables.services).where(
+        tables.services.c.uuid == former.uuid).values(forced_down=True)))
 
     def compare_all():
         """Compare all hosts; return the kinds of the requests to Neutron."""
@@ -362,6 +369,8 @@ def test_missed_events_are_found_by_comparison_with_the_ports_of_hosts(suite, ad
     wait_for(lambda: attached(member, server) == [])
     assert driver.guest(server).interfaces == ()
     assert compare_all() == {"ports": hosts, "floatingips": 0, "networks": 0}
+    db.write(lambda connection: connection.execute(sa.delete(tables.services).where(
+        tables.services.c.uuid == former.uuid)))
 
 
 def test_network_vif_deleted_event_detaches_the_interface(admin, member, neutron, driver, server):

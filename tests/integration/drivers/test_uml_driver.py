@@ -306,6 +306,17 @@ def test_management_socket_of_another_guest_is_not_used(uml: UmlSubject) -> None
         assert processes_in(place_of(instance)) == []
 
 
+def test_host_offers_no_more_memory_than_its_file_system_has(uml: UmlSubject, tmp_path: pathlib.Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", tmp_path], check=True, timeout=30)
+    CONF.set_override("memory_directory", str(tmp_path), "uml")
+    try:
+        node, = uml.driver.nodes()
+        assert node.provider.inventories["MEMORY_MB"].total == 64
+    finally:
+        CONF.clear_override("memory_directory", "uml")
+        subprocess.run(["umount", tmp_path], check=True, timeout=30)
+
+
 @pytest.mark.parametrize(("fields", "reason"), [
     ({"flavor": {"vcpus": 2}}, "2 VCPUs"), ({"kernel_id": "k"}, "kernel"),
     ({"properties": {"hw_vm_mode": "hvm"}}, "hw_vm_mode=hvm"), ({"properties": {"img_hv_type": "kvm"}}, "img_hv_type"),
