@@ -192,6 +192,11 @@ class Guests(LocalGuests):
         if not new.rescued:
             directories.remove_files(new.uuid, disks.OF_RESCUE)
 
+    def save(self, changed: Definition, place: str) -> None:
+        """Write the changed definition of a guest. The caller holds its lock."""
+        self.locks.check()
+        changed.store(place)
+
     def redefine(self, instance: Instance) -> None:
         """Define the guest, stopped. The caller holds its lock."""
         self.store(self.definition_of(instance), directories.directory(instance.uuid))

@@ -176,7 +176,7 @@ class Volumes(Role, guest_driver.Volumes):
                 except exception.NovaException:
                     self._guests.release_volume(place, disk)
                     raise
-            stored.store(place)
+            self._guests.save(stored, place)
 
     def detach(self, instance: Instance, device: BlockDevice) -> None:
         uuid = instance.uuid
@@ -189,7 +189,7 @@ class Volumes(Role, guest_driver.Volumes):
                 _unplug(uuid, place, f"ubd{disk.letter}", f"volume {device.volume_id}")
             self._guests.release_volume(place, disk)
             stored.disks.remove(disk)
-            stored.store(place)
+            self._guests.save(stored, place)
 
 
 class Interfaces(Role, guest_driver.Interfaces):
@@ -209,7 +209,7 @@ class Interfaces(Role, guest_driver.Interfaces):
                 except exception.NovaException:
                     taps.remove([nic])
                     raise
-            stored.store(place)
+            self._guests.save(stored, place)
 
     def detach(self, instance: Instance, vif: VIF) -> None:
         uuid = instance.uuid
@@ -222,7 +222,7 @@ class Interfaces(Role, guest_driver.Interfaces):
                 _unplug(uuid, place, f"vec{nic.index}", f"interface {vif.mac}")
                 taps.remove([nic])
             stored.nics.remove(nic)
-            stored.store(place)
+            self._guests.save(stored, place)
 
 
 def _definition_or_none(role: Role, uuid: str) -> Definition | None:
