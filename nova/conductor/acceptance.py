@@ -93,6 +93,8 @@ class ConductorPrecheckContext:
         networks = self.core.allocator.validate(self.ctx, self.instance.project_id, [wanted] if named else None)
         if not networks:
             raise exception.NetworkNotFound("No network is available.")
+        if self.core.allocator.external:
+            self.core.allocator.servers_in_quota(self.ctx, self.instance.project_id, networks[:1], 1, 1)
         return networks[0] if named else msgspec.structs.replace(networks[0], tag=wanted.tag)
 
 

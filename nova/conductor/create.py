@@ -96,6 +96,9 @@ def _create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) 
         raise exception.MultiattachTooOld()
     _check_boot_files(engine, ctx, request, seen)
     networks = _outside_networks(engine, ctx, request)
+    if networks:
+        request = msgspec.structs.replace(request, max_count=engine.core.allocator.servers_in_quota(
+            ctx, ctx.project_id or "", networks, request.min_count, request.max_count))
 
     def accept(connection: sa.Connection) -> tuple[list[Run], ServerCreated]:
         tried.append(_accept(engine, connection, ctx, request, seen, networks))

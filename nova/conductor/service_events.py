@@ -114,8 +114,8 @@ class MissedEvents:
 
 
 def _hosts_and_processes(connection: sa.Connection) -> tuple[list[str], int]:
-    """Return the hosts, and the number of conductor processes."""
-    conductors = len(services.index(connection, binary="nova-conductor"))
+    """Return the hosts, and the number of running conductor processes."""
+    conductors = sum(service.up for service in services.index(connection, binary="nova-conductor"))
     hosts = [service.host for service in services.index(connection, binary="nova-compute")]
     return hosts, max(1, conductors) * workers_of(CONF.conductor.workers)
 

@@ -13,7 +13,8 @@ OPTIONS = {
                    "programs of the host use these ids, and only while the host has no guests."),
         cfg.StrOpt("memory_directory", default="/dev/shm",  # noqa: S108 - a directory for the kernels' own files
                    help="Directory for the memory of guests, on a file system in memory that permits execution. Read "
-                        "by nova-compute. The default has half of the host's memory on most systems."),
+                        "by nova-compute. Its size limits the memory that the host offers. The default has half of the "
+                        "host's memory on most systems."),
         cfg.StrOpt("kernel_arguments", default="", help="Further arguments of the kernels of guests. Read by "
                    "nova-compute when a guest starts."),
         cfg.IntOpt("wait_soft_reboot_seconds", default=120, min=0, help="Seconds that a guest gets to reboot itself "

@@ -4,7 +4,7 @@ The conductor allocates the addresses. A VIF contains all data of its network th
 
 import abc
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from nova.context import RequestContext
 from nova.objects.networks.floating_ip_dns import ServedDomain
@@ -95,6 +95,15 @@ class NoNetwork(HostNetwork):
         return set()
 
 
+class OutsidePort(NamedTuple):
+    """A port of an external service. ``server``: its device_id; ``host``: the host that it is bound to, or ""."""
+
+    id: str
+    server: str
+    project_id: str
+    host: str
+
+
 class OutsideGroups(Protocol):
     """The security groups of an external service, changed with the rights of the caller. All methods raise
     NetworkServiceUnavailable, Forbidden, SecurityGroupNotFound, InvalidInput, QuotaLimit."""
@@ -136,6 +145,17 @@ class Allocator(Protocol):
                       servers: Callable[[], Iterable[Instance]]) -> list[ExternalEvent]:
         """Compare the interfaces of servers with the ports that are bound to their host, and return an event for each
         difference. ``servers`` reads the servers; it is called after the ports were read."""
+
+    def ports_of_servers(self, ctx: RequestContext, servers: Sequence[str]) -> list[OutsidePort]:
+        """Return the ports with the ids of these servers, also those of other projects."""
+
+    def ports_at(self, ctx: RequestContext, host: str) -> list[OutsidePort]:
+        """Return the ports of servers that are bound to a host."""
+
+    def servers_in_quota(self, ctx: RequestContext, project_id: str, networks: Sequence[NetworkRequest], least: int,
+                         most: int) -> int:
+        """Return the number of servers with these interfaces, at most ``most``, whose new ports the quota of the
+        project permits. Raises PortLimitExceeded if they are fewer than ``least``."""
 
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
         """Check that security groups exist. Raises SecurityGroupNotFound, NoUniqueMatch."""

@@ -33,7 +33,9 @@ class GuestLocks:
     @contextlib.contextmanager
     def hold(self, uuid: str, timeout: float | None = None) -> Iterator[None]:
         """Hold the guest's lock; with ``timeout`` (seconds) bypass a holder that does not finish. check() raises an
-        error in the bypassed action before its next change."""
+        error in the bypassed action before its next change, and so does a further hold() within the action, which would
+        get the new lock otherwise."""
+        self.check()
         turns = self._acquire(uuid, timeout)
         outer = getattr(self._mine, "turns", None)
         self._mine.turns = turns

@@ -1,4 +1,4 @@
-"""The command nova-manage audit, which checks the consistency of the database and of guests on hosts."""
+"""The command nova-manage audit, which checks the consistency of the database, of guests on hosts and of ports."""
 
 import argparse
 import dataclasses
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nova import context, exception
-from nova.cmd.manage import common
+from nova.cmd.manage import audit_ports, common
 from nova.conductor.core import Core
 from nova.db import audit
 from nova.db.audit import Finding
@@ -27,7 +27,8 @@ def add_commands(commands: Any) -> None:
                                 "code 1 if there are any.")
     command.add_argument("--repair", action="store_true", help="repair the inconsistencies that can be repaired")
     command.add_argument("--settle", type=float, default=2.0, metavar="SECONDS",
-                         help="time between two comparisons of guests and servers; only lasting ones are reported")
+                         help="time between two comparisons of servers with guests and ports; only lasting differences "
+                              "are reported")
 
 
 def _audit(arguments: argparse.Namespace) -> int:
@@ -43,19 +44,19 @@ def _audit(arguments: argparse.Namespace) -> int:
     for finding in _lasting(core, arguments.settle):
         repair = finding.repair if arguments.repair else None
         if repair is not None:
-            core.db.write(repair)
+            repair(None)  # type: ignore[arg-type]  # a request to a host or service, outside of transactions
         print(dataclasses.replace(finding, repaired=repair is not None))
         inconsistent = True
     return 1 if inconsistent else 0
 
 
 def _lasting(core: Core, interval: float) -> list[Finding]:
-    """Return differences between guests and servers that exist in two comparisons ``interval`` seconds apart."""
-    first = {str(finding) for finding in _guests(core)}
+    """Return differences of servers from guests and ports that exist in two comparisons ``interval`` seconds apart."""
+    first = {str(finding) for finding in (*_guests(core), *audit_ports.findings(core))}
     if not first:
         return []
     time.sleep(interval)
-    return [finding for finding in _guests(core) if str(finding) in first]
+    return [finding for finding in (*_guests(core), *audit_ports.findings(core)) if str(finding) in first]
 
 
 def _guests(core: Core) -> Iterable[Finding]:

@@ -6,6 +6,7 @@ server. Neutron is called immediately, outside any transaction; the interfaces a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ from nova import exception
 from nova.common import plain_ip
 from nova.conf import CONF
 from nova.context import RequestContext
+from nova.network.base import OutsidePort
 from nova.network.neutron.api import NeutronApi, NotAllowed, Raw
 from nova.network.neutron.groups import NeutronGroups
 from nova.objects.networks.network import SLAAC, VIF, FixedIp, HostRoute, NetworkRequest
@@ -71,7 +73,8 @@ class NeutronAllocator:
         port = self._api.port(ctx, request.port_id or "", ctx.auth_token)
         if port.get("device_id"):
             raise exception.PortInUse(port_id=port["id"])
-        check_supported(port)
+        # Users do not see resource_request, the guarantees of a QoS policy.
+        check_supported(self._api.port(ctx, port["id"]))
         if not port["fixed_ips"] and port.get("ip_allocation", "immediate") not in ("deferred", "none"):
             raise exception.PortRequiresFixedIp(port_id=port["id"])
         return msgspec.structs.replace(request, network_id=port["network_id"])
@@ -82,6 +85,8 @@ class NeutronAllocator:
             raise exception.NetworkRequiresSubnet(network_id=network["id"])
         if network.get("router:external") and not network.get("shared") and not ctx.is_admin:
             raise exception.ExternalNetworkAttachForbidden(network_id=network["id"])
+        if network.get("qos_policy_id") and self._api.guarantees(ctx, network["id"]):
+            raise exception.NetworkGuaranteesNotSupported(network_id=network["id"])
         if request.fixed_ip and self._api.list(
                 ctx, "ports", network_id=network["id"], fixed_ips=f"ip_address={request.fixed_ip}"):
             raise exception.FixedIpInUse(address=request.fixed_ip)
@@ -91,14 +96,25 @@ class NeutronAllocator:
                       servers: Callable[[], Iterable[Instance]]) -> list[ExternalEvent]:
         ports = {port["id"]: port for port in self._api.list(ctx, "ports", **{"binding:host_id": host})}
         floating = self._api.floating_addresses(ctx, list(ports))
-        events = []
+        deleted, changed = [], []
         for server in servers():
             interfaces = [(vif, ports.get(vif.id)) for vif in server.network_info]
-            events += [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)
-                       for vif, port in interfaces if port is None and self._is_deleted(ctx, vif.id)]
+            deleted += [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)
+                        for vif, port in interfaces if port is None and self._is_deleted(ctx, vif.id)]
             if any(port is not None and _differs(vif, port, floating.get(vif.id)) for vif, port in interfaces):
-                events.append(ExternalEvent(name="network-changed", instance_uuid=server.uuid))
-        return events
+                changed.append(ExternalEvent(name="network-changed", instance_uuid=server.uuid))
+        if deleted and not self._reads_ports_of_all_projects(ctx, ports.values()):
+            LOG.error("Host %s: the network service does not have %d ports of its servers, and none of other projects. "
+                      "Either the account of [neutron] has lost the role admin, or the data of the service are "
+                      "lost. The interfaces stay attached", host, len(deleted))
+            deleted = []
+        return [*deleted, *changed]
+
+    def _reads_ports_of_all_projects(self, ctx: RequestContext, ports: Iterable[Raw]) -> bool:
+        """Return True if the account of [neutron] can read ports, and fields of them, that only administrators can.
+        Otherwise the ports of all servers would count as deleted."""
+        field = "binding:host_id"
+        return any(field in port for port in (*ports, *self._api.list(ctx, "ports", limit=1)))
 
     def _is_deleted(self, ctx: RequestContext, port_id: str) -> bool:
         try:
@@ -110,9 +126,28 @@ class NeutronAllocator:
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
         group_ids(self._api, ctx, project_id, names, ctx.auth_token)
 
+    def ports_of_servers(self, ctx: RequestContext, servers: Sequence[str]) -> list[OutsidePort]:
+        return [_outside_port(port) for port in self._api.list(ctx, "ports", device_id=list(servers))]
+
+    def ports_at(self, ctx: RequestContext, host: str) -> list[OutsidePort]:
+        return [_outside_port(port) for port in self._api.list(ctx, "ports", **{"binding:host_id": host})
+                if (port.get("device_owner") or "").startswith("compute:")]
+
+    def servers_in_quota(self, ctx: RequestContext, project_id: str, networks: Sequence[NetworkRequest], least: int,
+                         most: int) -> int:
+        needed = sum(not request.port_id for request in networks)
+        free = self._api.free_ports(ctx, project_id) if needed else None
+        if free is None:
+            return most
+        if free < needed * least:
+            raise exception.PortLimitExceeded()
+        return min(most, free // needed)
+
 
 # The extension that adds dns_name to ports.
 _DNS = "dns-integration"
+# Number of times that security groups of ports are changed, if other requests change the ports meanwhile.
+_ATTEMPTS = 3
 
 
 class NeutronServerInterfaces:
@@ -269,6 +304,12 @@ class NeutronServerInterfaces:
             self._change(vif.id, {"binding:host_id": None})
 
     def set_group(self, name: str, add: bool) -> set[str]:
+        for _attempt in range(_ATTEMPTS):
+            with contextlib.suppress(exception.PortInUse):  # Another request changed the groups of a port meanwhile.
+                return self._set_group(name, add)
+        raise exception.Conflict("Other requests change the security groups of the server's ports. Please try again.")
+
+    def _set_group(self, name: str, add: bool) -> set[str]:
         groups = self._api.list(self._ctx, "security-groups", self._ctx.auth_token, tenant_id=self._server.project_id)
         group = _matching_group(groups, name)
         ports = [port for port in self._ports() if port["fixed_ips"] and port.get("port_security_enabled", True)]
@@ -281,7 +322,8 @@ class NeutronServerInterfaces:
         for port in ports:
             wanted = [*others[port["id"]], *([group["id"]] if add else [])]
             if set(wanted) != set(port.get("security_groups") or ()):
-                self._api.update_port(self._ctx, port["id"], {"security_groups": wanted}, token=self._ctx.auth_token)
+                self._api.update_port(self._ctx, port["id"], {"security_groups": wanted}, port.get("revision_number"),
+                                      self._ctx.auth_token)
         return {group["id"], group["name"]}
 
     # --- release -----------------------------------------------------------------------------------------
@@ -311,9 +353,10 @@ class NeutronServerInterfaces:
             LOG.info("Port %s was deleted already", port_id)
 
     def _ports(self) -> list[Raw]:
-        """Return the ports of a server. Others are filtered out again here, since callers delete some of the ports."""
+        """Return the ports of a server. Others are filtered out again here, since callers delete some of the ports: any
+        project can give a port of its own the id of this server."""
         return [port for port in self._api.list(self._ctx, "ports", device_id=self._server.uuid)
-                if port.get("device_id") == self._server.uuid]
+                if port.get("device_id") == self._server.uuid and port["tenant_id"] == self._server.project_id]
 
     def _new_ports(self) -> list[Raw]:
         """Return the ports of a server that its database row lacks."""
@@ -356,8 +399,9 @@ def group_ids(api: NeutronApi, ctx: RequestContext, project_id: str, names: Sequ
 
 
 def _matching_group(groups: Sequence[Raw], name: str) -> Raw:
-    """Return the group with this name or id. Raises SecurityGroupNotFound, NoUniqueMatch."""
-    matching = [group for group in groups if name in (group["id"], group["name"])]
+    """Return the group with this id, or else this name. Raises SecurityGroupNotFound, NoUniqueMatch."""
+    matching = ([group for group in groups if name == group["id"]]
+                or [group for group in groups if name == group["name"]])
     if not matching:
         raise exception.SecurityGroupNotFound(security_group_id=name)
     if len(matching) > 1:
@@ -389,6 +433,10 @@ def _vif(port: Raw, network: Raw, subnets: dict[str, Raw], request: NetworkReque
               devname=f"tap{port['id']}"[:14], tag=request.tag, keep=request.port_id is not None, outside=True,
               security=bool(port.get("port_security_enabled", True)))
     return _bound(vif, port)
+
+
+def _outside_port(port: Raw) -> OutsidePort:
+    return OutsidePort(port["id"], port.get("device_id") or "", port["tenant_id"], port.get("binding:host_id") or "")
 
 
 def _bound(vif: VIF, port: Raw) -> VIF:

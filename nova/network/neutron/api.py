@@ -18,8 +18,9 @@ GROUP = "neutron"
 
 Raw = dict[str, Any]
 
-_ROUTERS = "router"
+_ROUTERS, _QUOTA_DETAILS = "router", "quota_details"
 _IDS_PER_QUERY = 100  # 5 KB in the URL
+_MAX_PAGES = 10_000
 
 # The exceptions for error types of Neutron, and for statuses with other error types.
 _BY_TYPE: dict[str, type[exception.NovaException]] = {
@@ -46,11 +47,13 @@ _Port = TypedDict("_Port", {
     "revision_number": int | None, "status": str | None, "admin_state_up": bool | None,
     "port_security_enabled": bool | None, "security_groups": list[_Id], "ip_allocation": str | None,
     "binding:vif_type": str | None, "binding:vnic_type": str | None, "binding:vif_details": dict[str, Any] | None,
+    "binding:host_id": str | None, "device_owner": str | None,
     "binding:profile": dict[str, Any] | None, "dns_name": str | None, "resource_request": dict[str, Any] | None,
     "device_profile": str | None}, total=False)
 _Network = TypedDict("_Network", {"id": Required[_Id], "name": str | None, "mtu": int | None, "subnets": list[_Id],
-                                  "shared": bool | None, "router:external": bool | None, "dns_domain": str | None},
-                     total=False)
+                                  "shared": bool | None, "router:external": bool | None, "dns_domain": str | None,
+                                  "qos_policy_id": str | None, "provider:physical_network": str | None,
+                                  "segments": list[dict[str, Any]] | None}, total=False)
 
 
 class _Route(TypedDict):
@@ -86,6 +89,24 @@ class _FloatingIp(TypedDict):
     floating_ip_address: Annotated[str, Meta(max_length=64)]
 
 
+class _QosRule(TypedDict):
+    type: str
+
+
+class _QosPolicy(TypedDict):
+    rules: list[_QosRule]
+
+
+class _Usage(TypedDict, total=False):
+    limit: Required[int]
+    used: Required[int]
+    reserved: int
+
+
+class _Quota(TypedDict, total=False):
+    port: Required[_Usage]
+
+
 class _Rule(TypedDict, total=False):
     id: Required[_Id]
     security_group_id: Required[_Id]
@@ -109,6 +130,7 @@ class _SecurityGroup(TypedDict, total=False):
 _SHAPES: dict[str, Any] = {
     "port": _Port, "ports": list[_Port], "network": _Network, "networks": list[_Network], "subnets": list[_Subnet],
     "binding": _Binding, "auto_allocated_topology": _Topology, "floatingips": list[_FloatingIp],
+    "quota": _Quota, "policy": _QosPolicy,
     "security_group": _SecurityGroup, "security_groups": list[_SecurityGroup], "security_group_rule": _Rule,
     "extensions": list[_Extension]}
 
@@ -133,8 +155,20 @@ class NeutronApi:
         return extension in cached[0]
 
     def list(self, ctx: RequestContext, kind: str, token: str | None = None, **query: Any) -> list[Raw]:
-        """Return the rows of a kind (as in the path, for example security-groups) that match a query."""
-        return self._request(ctx, "GET", f"/{kind}", kind.replace("-", "_"), token, params=query)  # type: ignore[no-any-return]
+        """Return the rows of a kind (as in the path, for example security-groups) that match a query. The service may
+        limit the number of rows in a response (its option pagination_max_limit). A query with a ``limit`` returns the
+        first page only."""
+        key = kind.replace("-", "_")
+        rows: list[Raw] = []
+        for _page in range(_MAX_PAGES):
+            response = self._send(ctx, "GET", f"/{kind}", token, params=query)
+            page = self._decode(response, key)
+            rows += page
+            links = response.json().get(f"{key}_links") or () if page and "limit" not in query else ()
+            if not any(link.get("rel") == "next" for link in links):
+                return rows
+            query["marker"] = page[-1].get("id")
+        raise exception.NetworkServiceUnavailable(reason=f"its list of {kind} has no end")
 
     def port(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Return a port. Raises PortNotFound."""
@@ -161,7 +195,29 @@ class NeutronApi:
             return {}
         rows = [row for first in range(0, len(ports), _IDS_PER_QUERY)
                 for row in self.list(ctx, "floatingips", port_id=ports[first:first + _IDS_PER_QUERY])]
-        return {row["port_id"]: row["floating_ip_address"] for row in rows}
+        # A port with several fixed addresses may have several ones: always the same is shown.
+        return {row["port_id"]: row["floating_ip_address"] for row in
+                sorted(rows, key=lambda row: str(row["floating_ip_address"]), reverse=True)}
+
+    def guarantees(self, ctx: RequestContext, network_id: str) -> bool:
+        """Return True if ports of a network get a minimum bandwidth or packet rate, which Nova would have to claim."""
+        network = self.network(ctx, network_id)
+        if not network.get("qos_policy_id"):
+            return False
+        policy = self._request(ctx, "GET", f"/qos/policies/{network['qos_policy_id']}", "policy")
+        kinds = {rule["type"] for rule in policy["rules"]}
+        has_hardware = bool(network.get("provider:physical_network") or network.get("segments"))
+        return "minimum_packet_rate" in kinds or ("minimum_bandwidth" in kinds and has_hardware)
+
+    def free_ports(self, ctx: RequestContext, project_id: str) -> int | None:
+        """Return the number of ports that the quota of a project permits in addition to the present ones, or None for
+        no limit. Without the extension quota_details the service checks the quota when a port is created."""
+        if not self.has(ctx, _QUOTA_DETAILS):
+            return None
+        usage = self._request(ctx, "GET", f"/quotas/{urllib.parse.quote(project_id, safe='')}/details", "quota")["port"]
+        if usage["limit"] < 0:
+            return None
+        return max(0, int(usage["limit"] - usage["used"] - usage.get("reserved", 0)))
 
     def create_port(self, ctx: RequestContext, wanted: Raw) -> Raw:
         """Create a port and return it. Raises FixedIpInUse, NoMoreFixedIps, QuotaLimit."""
@@ -224,7 +280,7 @@ class NeutronApi:
     # --- bindings to further hosts (extension binding-extended) ----------------------------------------
     def create_binding(self, ctx: RequestContext, port: str, wanted: Raw) -> Raw:
         """Create an inactive binding of a port, or get the one that exists, and return it. Raises PortNotFound,
-        PortBindingFailed."""
+        PortBindingFailed (the service responds with status 500 if the host cannot have the port)."""
         try:
             return self._request(ctx, "POST", f"/ports/{port}/bindings", "binding",  # type: ignore[no-any-return]
                                  json={"binding": wanted})
@@ -232,6 +288,8 @@ class NeutronApi:
             raise exception.PortNotFound(port_id=port) from error
         except exception.Conflict:
             return self._request(ctx, "GET", self._binding(port, wanted["host"]), "binding")  # type: ignore[no-any-return]
+        except _InternalError as error:
+            raise exception.PortBindingFailed(port_id=port) from error
 
     def activate_binding(self, ctx: RequestContext, port: str, host: str) -> None:
         """Activate the binding of a port to this host; the active one becomes inactive. Succeeds if the binding is
@@ -251,18 +309,34 @@ class NeutronApi:
     def _request(self, ctx: RequestContext, method: str, path: str, key: str = "", token: str | None = None,
                  headers: Mapping[str, str] | None = None, **more: Any) -> Any:
         """Send a request and return the value under ``key`` of the response, checked against its shape."""
+        response = self._send(ctx, method, path, token, headers, **more)
+        return self._decode(response, key) if key else None
+
+    def _send(self, ctx: RequestContext, method: str, path: str, token: str | None,
+              headers: Mapping[str, str] | None = None, **more: Any) -> requests.Response:
         retries = CONF.neutron.http_retries if method == "GET" else 0
         try:
             response = self._neutron.request(ctx, method, f"/v2.0{path}", token, dict(headers or {}),
-                                           connect_retries=retries, **more)
-            _check(response, bool(token))
-            return decode_response(response, _SHAPES[key], key) if key else None
+                                             connect_retries=retries, **more)
+        except Unreachable as error:
+            raise exception.NetworkServiceUnavailable(reason=str(error)) from error
+        _check(response, bool(token))
+        return response
+
+    @staticmethod
+    def _decode(response: requests.Response, key: str) -> Any:
+        try:
+            return decode_response(response, _SHAPES[key], key)
         except Unreachable as error:
             raise exception.NetworkServiceUnavailable(reason=str(error)) from error
 
 
 class NotAllowed(exception.NetworkServiceUnavailable):
     """The account of [neutron] lacks the right for a request."""
+
+
+class _InternalError(exception.NetworkServiceUnavailable):
+    """The service responded with status 500."""
 
 
 class _RevisionMismatch(Exception):
@@ -286,7 +360,8 @@ def _check(response: requests.Response, user: bool) -> None:
         raise exception.Forbidden(message)
     if status == 403:
         raise NotAllowed(reason=f"it refused a request of Nova's own account: {message}")
-    raise exception.NetworkServiceUnavailable(reason=f"the service responded with status {status}")
+    kind_of_error = _InternalError if status == 500 else exception.NetworkServiceUnavailable
+    raise kind_of_error(reason=f"the service responded with status {status}")
 
 
 def _fault(response: requests.Response) -> tuple[str, str]:

@@ -1,7 +1,10 @@
 """Copy-on-write files of User Mode Linux (format version 3).
 
 A header with the path, size and modification time of the backing file, a bitmap with a bit per sector (1: the sector is
-in this file), and the sectors. The kernel refuses a backing file with another size or modification time."""
+in this file), and the sectors. The kernel refuses a backing file with another size or modification time.
+
+The guest's user can write the whole file. A record of the host beside it names the backing file, and a header that the
+guest has changed is never read."""
 
 import os
 import struct
@@ -15,8 +18,8 @@ from nova.virt.images import qemuimg
 _MAGIC, _VERSION, _FORMAT = 0x4F4F4F4D, 3, 0
 _SECTOR, _ALIGNMENT, _PATH = 512, 4096, 4096
 _HEADER = struct.Struct(f">IIIQIII{_PATH}s")
-_TIME_AT = 8  # offset of the modification time of the backing file
 _CHUNK = 1 << 22
+RECORD = ".base"  # suffix of the record of a copy-on-write file
 
 
 class Layout:
@@ -36,50 +39,71 @@ def _aligned(offset: int) -> int:
 def create(path: str, base: str) -> None:
     """Create an empty copy-on-write file of the raw image ``base``."""
     status = os.stat(base)
-    name = os.fsencode(os.path.abspath(base))
-    if len(name) >= _PATH:
+    name = os.path.abspath(base)
+    if len(os.fsencode(name)) >= _PATH:
         raise exception.InvalidDiskInfo(reason="the path of the image is too long")
-    layout = Layout(status.st_size)
     with open(path, "xb") as file:
-        file.write(_HEADER.pack(_MAGIC, _VERSION, int(status.st_mtime), status.st_size, _SECTOR, _ALIGNMENT, _FORMAT,
-                                name))
-        file.truncate(layout.data_at + status.st_size)
+        file.write(_header(name, status))
+        file.truncate(Layout(status.st_size).data_at + status.st_size)
 
 
-def base_of(path: str) -> str | None:
-    """Return the path of the backing file, or None if the file is a raw disk. The caller knows that the host wrote the
-    file: a guest can write such a header into a raw disk."""
+def record(path: str, target: str) -> None:
+    """Write the record of a copy-on-write file that no guest has used yet to the file ``target``."""
     with open(path, "rb") as file:
-        return _read_header(file)[1]
+        size, base = _read_header(file)
+    with open(target, "x", encoding="utf-8", errors="surrogateescape") as record_file:
+        record_file.write(f"{size} {base}")
+
+
+def base_of(path: str) -> str:
+    """Return the path of the backing file. Raises InvalidDiskInfo if the file has no record."""
+    return _recorded(path)[1]
+
+
+def size_of(path: str) -> int:
+    """Return the size of the disk in bytes. Raises InvalidDiskInfo if the file has no record."""
+    return _recorded(path)[0]
+
+
+def _recorded(path: str) -> tuple[int, str]:
+    try:
+        with open(path + RECORD, encoding="utf-8", errors="surrogateescape") as file:
+            size, _, base = file.read().partition(" ")
+        return int(size), base
+    except (FileNotFoundError, ValueError) as error:
+        raise exception.InvalidDiskInfo(reason="the record of the image of the disk is missing or damaged") from error
 
 
 def renew(path: str) -> None:
-    """Record the present modification time of the backing file, which was copied again with the same content. Raises
-    InvalidDiskInfo if the backing file is missing or has another size."""
+    """Write the header again, with the present modification time of the backing file, which may have been copied again
+    with the same content. Raises InvalidDiskInfo if the backing file is missing or has another size."""
+    size, base = _recorded(path)
+    try:
+        status = os.stat(base)
+    except FileNotFoundError as error:
+        raise exception.InvalidDiskInfo(reason="the image of the disk is missing on the host") from error
+    if status.st_size != size:
+        raise exception.InvalidDiskInfo(reason="the image of the disk has another size")
     with open(path, "r+b") as file:
-        size, base = _read_header(file)
-        if base is None:
-            raise exception.InvalidDiskInfo(reason="the disk is damaged")
-        try:
-            status = os.stat(base)
-        except FileNotFoundError as error:
-            raise exception.InvalidDiskInfo(reason="the image of the disk is missing on the host") from error
-        if status.st_size != size:
-            raise exception.InvalidDiskInfo(reason="the image of the disk has another size")
-        file.seek(_TIME_AT)
-        file.write(struct.pack(">I", int(status.st_mtime)))
+        file.write(_header(base, status))
+
+
+def _header(base: str, status: os.stat_result) -> bytes:
+    return _HEADER.pack(_MAGIC, _VERSION, int(status.st_mtime), status.st_size, _SECTOR, _ALIGNMENT, _FORMAT,
+                        os.fsencode(base))
 
 
 def flatten(path: str, target: str) -> None:
     """Write the disk to the new raw file ``target``, sparse and without a backing file."""
+    size, base = _recorded(path)
+    layout = Layout(size)
+    copy(base, target)
     with open(path, "rb") as file:
-        size, base = _read_header(file)
-        if base is None:
-            raise exception.InvalidDiskInfo(reason="the disk is damaged")
-        layout = Layout(size)
-        copy(base, target)
         file.seek(layout.bitmap_at)
-        bits = np.unpackbits(np.frombuffer(file.read(layout.bitmap_length), np.uint8), bitorder="little")
+        bitmap = file.read(layout.bitmap_length)
+        if len(bitmap) < layout.bitmap_length:
+            raise exception.InvalidDiskInfo(reason="the disk is damaged")
+        bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
         edges = np.flatnonzero(np.diff(np.concatenate(([0], bits, [0])).astype(np.int8)))
         with open(target, "r+b") as output:
             for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
@@ -105,12 +129,7 @@ def _copy_sectors(file: BinaryIO, data_at: int, output: BinaryIO, start: int, en
         start += len(data)
 
 
-def _read_header(file: BinaryIO) -> tuple[int, str | None]:
-    """Return the size of the disk and the path of the backing file, or (0, None) for another file."""
-    data = file.read(_HEADER.size)
-    if len(data) < _HEADER.size:
-        return 0, None
-    magic, version, _time, size, sector, alignment, _format, name = _HEADER.unpack(data)
-    if (magic, version, sector, alignment) != (_MAGIC, _VERSION, _SECTOR, _ALIGNMENT):
-        return 0, None
+def _read_header(file: BinaryIO) -> tuple[int, str]:
+    """Return the size of the disk and the path of the backing file."""
+    _magic, _version, _time, size, _sector, _alignment, _format, name = _HEADER.unpack(file.read(_HEADER.size))
     return size, os.fsdecode(name.rstrip(b"\0"))

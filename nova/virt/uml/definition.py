@@ -209,7 +209,7 @@ def _root_partition(path: str) -> str:
 
 def cow_base(path: str) -> str:
     """Return the file with the first sector of a disk as the image has it."""
-    return (cow.base_of(path) or path) if path.endswith(".cow") else path
+    return cow.base_of(path) if path.endswith(".cow") else path
 
 
 def all_of_host() -> Iterator[tuple[str, Definition]]:

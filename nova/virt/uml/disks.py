@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 
 from nova import exception
+from nova.common.files import remove
 from nova.conf import CONF
 from nova.objects.accounts.flavor import Flavor, disk_too_small
 from nova.objects.requirements import local_disks
@@ -22,6 +23,7 @@ from nova.virt.uml import cow
 COW, RAW = "disk.cow", "disk"
 RESCUE = "disk.rescue.cow"
 SWAP, CONFIG_DRIVE, RAMDISK, RESCUE_RAMDISK = "disk.swap", "disk.config", "ramdisk", "ramdisk.rescue"
+OF_RESCUE = (RESCUE, RESCUE + cow.RECORD, RESCUE_RAMDISK)
 _EPHEMERAL = "disk.eph"
 _GIB, _MIB = 1 << 30, 1 << 20
 _MKFS = {name: [f"mkfs.{name}", "-q", "-F", "-L"] for name in ("ext2", "ext3", "ext4")} | {
@@ -54,24 +56,20 @@ def present(place: str) -> list[str]:
 
 def size_of(path: str) -> int:
     """Return the size in bytes of a guest's disk."""
-    if not path.endswith(".cow"):
-        return os.stat(path).st_size
-    base = cow.base_of(path)
-    if base is None:
-        raise exception.InvalidDiskInfo(reason="the root disk is damaged")
-    return os.stat(base).st_size
+    return cow.size_of(path) if path.endswith(".cow") else os.stat(path).st_size
 
 
 def bases_in_use() -> set[str]:
     """Return the paths of the backing files of this host's guests. Raises OSError if a disk cannot be read."""
     bases = set()
     for path in directories.all_files():
-        if os.path.basename(path) in (COW, RESCUE):
+        if os.path.basename(path) in (COW + cow.RECORD, RESCUE + cow.RECORD):
             try:
-                bases.add(cow.base_of(path) or "")
-            except FileNotFoundError:
-                continue
-    return bases - {""}
+                bases.add(cow.base_of(path.removesuffix(cow.RECORD)))
+            except exception.InvalidDiskInfo as error:
+                if os.path.exists(path):  # Otherwise it was removed meanwhile.
+                    raise OSError(f"{path} is damaged") from error
+    return bases
 
 
 # --- creation ------------------------------------------------------------------------------------------
@@ -80,7 +78,12 @@ def make(instance: Instance, files: BootFiles, host: str) -> None:
     InvalidDiskInfo, DiskFull."""
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
-        for name, build in builders(instance, files).items():
+        made = builders(instance, files)
+        if not os.path.exists(os.path.join(place, COW)):
+            remove(os.path.join(place, COW + cow.RECORD))  # Left by a crash.
+        if os.path.exists(os.path.join(place, RAW)):
+            made.pop(COW + cow.RECORD, None)
+        for name, build in made.items():
             if not (name in (COW, RAW) and root_of(place)):
                 directories.once(place, name, build)
 
@@ -102,8 +105,9 @@ def make_rescue(instance: Instance, files: BootFiles, host: str) -> None:
         raise exception.InstanceNotRescuable(instance_id=instance.uuid, reason="the rescue image is missing")
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
-        directories.remove_files(instance.uuid, (RESCUE, RESCUE_RAMDISK))
+        directories.remove_files(instance.uuid, OF_RESCUE)
         directories.once(place, RESCUE, functools.partial(_make_root, files.root, files.root_format, 0))
+        directories.once(place, RESCUE + cow.RECORD, _record)
         if files.ramdisk:
             directories.once(place, RESCUE_RAMDISK, functools.partial(cow.copy, files.ramdisk))
 
@@ -114,6 +118,8 @@ def builders(instance: Instance, files: BootFiles) -> dict[str, Callable[[str], 
     if files.root:
         made[RAW if files.alone else COW] = functools.partial(
             _make_root, files.root, files.root_format, instance.flavor.root_gb * _GIB, alone=files.alone)
+        if not files.alone:
+            made[COW + cow.RECORD] = _record
     for name, source in ((RAMDISK, files.ramdisk), (CONFIG_DRIVE, files.config_drive)):
         if source:
             made[name] = functools.partial(cow.copy, source)
@@ -139,6 +145,12 @@ def _make_root(image: str, image_format: str, size: int, path: str, alone: bool 
         cow.copy(base, path)
     else:
         cow.create(path, base)
+
+
+def _record(path: str) -> None:
+    """Write the record of a new copy-on-write disk, which a rebuild creates beside the present disk."""
+    disk = path.removesuffix(f"{cow.RECORD}.part")
+    cow.record(f"{disk}.part" if os.path.exists(f"{disk}.part") else disk, path)
 
 
 def _raw_base(image: str, image_format: str, size: int) -> str:
@@ -207,7 +219,7 @@ def flatten_root(place: str) -> None:
     if not os.path.exists(path):
         return
     directories.once(place, RAW, functools.partial(cow.flatten, path))
-    os.unlink(path)
+    remove(path, path + cow.RECORD)
 
 
 def _check(kind: str, have: int, want: int) -> None:

@@ -4,6 +4,7 @@ A guest is a directory with its definition, its disks and the files of its proce
 No daemon is needed, and guests survive nova-compute. The kernel of all guests is that of the host's package: images are
 root file systems, or disks with a partition table."""
 
+import logging
 import os
 import re
 import shutil
@@ -20,6 +21,8 @@ from nova.virt.uml import definition, process
 from nova.virt.uml.cold_migration import ColdMigration
 from nova.virt.uml.guests import ARCHITECTURE, TRAITS, Guests
 from nova.virt.uml.roles import Consoles, Disks, Interfaces, Power, Rescue, Snapshots, Volumes
+
+LOG = logging.getLogger(__name__)
 
 _GIB = 1 << 30
 _KIB_PER_MIB = 1024
@@ -48,8 +51,18 @@ class UmlDriver(Driver):
                 continue  # Another host of the same file system owns it.
             if process.is_running(place):
                 self._guests.watcher.watch(stored.uuid, place, report=False)
+                self._end_copy(stored.uuid)
             else:
                 self._guests.ended(stored.uuid)
+
+    def _end_copy(self, uuid: str) -> None:
+        """Let a guest run that a previous process, killed during a copy of its disk, left stopped."""
+        try:
+            with self._guests.locks.hold(uuid):
+                self._guests.end_copy(uuid)
+        except exception.NovaException as error:
+            LOG.warning("[instance: %s] Cannot continue the guest after an interrupted copy of its disk; reboot it if "
+                        "it does not respond: %s", uuid, error)
 
     def stop(self) -> None:
         self._guests.watcher.stop()
@@ -59,7 +72,9 @@ class UmlDriver(Driver):
         identity = host_report.node_uuid(self.host, name)
         usage = shutil.disk_usage(CONF.instances_path)
         cpus = os.cpu_count() or 1
-        inventories = host_report.inventories(cpus, _memory_mb(), usage.total)
+        # A guest that cannot get a page of its memory from this file system is killed.
+        memory_mb = min(_memory_mb(), shutil.disk_usage(CONF.uml.memory_directory).total >> 20)
+        inventories = host_report.inventories(cpus, memory_mb, usage.total)
         # A guest has one CPU, so the scheduler must not place flavors with more.
         inventories["VCPU"].max_unit = 1
         return [ComputeNode(

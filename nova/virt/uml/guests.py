@@ -30,6 +30,8 @@ TRAITS = frozenset({"COMPUTE_NODE", "OWNER_NOVA", "HW_ARCH_X86_64", "COMPUTE_ARC
                                                                 "VMDK"))})
 # File that exists while the kernel is stopped by a pause. (HOLD exists before a kernel runs its first instruction.)
 _PAUSED = "paused"
+# File that exists while the kernel is stopped for a copy of the disk.
+_COPYING = "copying"
 
 
 def check(instance: Instance) -> None:
@@ -125,8 +127,9 @@ class Guests(LocalGuests):
         """Kill the guest, if it runs, and release its host devices. The caller holds the guest's lock."""
         self.locks.check()
         place = directories.directory(uuid)
-        process.kill(place)
-        files.remove(*(os.path.join(place, name) for name in (supervisor.HOLD, _PAUSED, supervisor.EXIT)))
+        stored = definition.load(place)
+        process.kill(place, stored.uid if stored is not None else None)
+        files.remove(*(os.path.join(place, name) for name in (supervisor.HOLD, _PAUSED, _COPYING, supervisor.EXIT)))
         self._release(place)
 
     def ended(self, uuid: str) -> None:
@@ -187,7 +190,12 @@ class Guests(LocalGuests):
         directories.take(new.uuid, self.name)
         new.store(place)
         if not new.rescued:
-            directories.remove_files(new.uuid, (disks.RESCUE, disks.RESCUE_RAMDISK))
+            directories.remove_files(new.uuid, disks.OF_RESCUE)
+
+    def save(self, changed: Definition, place: str) -> None:
+        """Write the changed definition of a guest. The caller holds its lock."""
+        self.locks.check()
+        changed.store(place)
 
     def redefine(self, instance: Instance) -> None:
         """Define the guest, stopped. The caller holds its lock."""
@@ -215,6 +223,33 @@ class Guests(LocalGuests):
                                                  state="SHUTDOWN")
         process.request(uuid, place, "stop")
         files.replace(os.path.join(place, _PAUSED), "")
+
+    @contextlib.contextmanager
+    def stopped_for_copy(self, uuid: str) -> Iterator[None]:
+        """Stop the kernel during the block, if it runs. The caller holds the guest's lock."""
+        place = directories.directory(uuid)
+        if not process.is_running(place) or self.is_paused(place):
+            yield
+            return
+        files.replace(os.path.join(place, _COPYING), "")
+        try:
+            process.request(uuid, place, "stop")
+            yield
+        finally:
+            self.end_copy(uuid)
+
+    def end_copy(self, uuid: str) -> None:
+        """Let a kernel run that was stopped for a copy, also by a process that was killed meanwhile. The caller holds
+        the guest's lock."""
+        place = directories.directory(uuid)
+        mark = os.path.join(place, _COPYING)
+        if os.path.exists(mark):
+            if process.is_running(place) and not self.is_paused(place):
+                try:
+                    process.request(uuid, place, "go")
+                except process.RefusedByKernel as error:
+                    LOG.info("[instance: %s] The kernel was not stopped: %s", uuid, error)
+            files.remove(mark)
 
     def shut_down(self, uuid: str, timeout: float, reboot: bool = False) -> bool:
         """Press Ctrl-Alt-Del on the guest's console and wait ``timeout`` seconds, without the guest's lock. Return True
@@ -252,7 +287,7 @@ class Guests(LocalGuests):
             owner = directories.owner(place)
             if owner is not None and owner.host == self.name:
                 self.end(uuid)
-                directories.remove_files(uuid, (supervisor.DEFINITION, disks.RESCUE, disks.RESCUE_RAMDISK))
+                directories.remove_files(uuid, (supervisor.DEFINITION, *disks.OF_RESCUE))
             if not keep_disks:
                 directories.remove(uuid, self.name)
         with self._user_lock:
@@ -319,6 +354,8 @@ def _free_user(taken: set[int]) -> int:
         raise exception.InvalidInput(reason=f"[uml]user_ids {CONF.uml.user_ids}: not of the form first-last") from error
     if low < 1:
         raise exception.InvalidInput(reason="[uml]user_ids: guests must not run as root")
+    # A process of a former guest, or of another nova-compute, must not get access to the files of this guest.
+    taken = taken | process.users()
     for uid in range(low, high + 1):
         if uid not in taken:
             return uid

@@ -31,6 +31,7 @@ _POLL_INTERVAL = 0.02
 _MAGIC, _VERSION = 0xCAFEBABE, 2
 _REQUEST, _REPLY = struct.Struct("=III512s"), struct.Struct("=III")
 _LOG_TAIL = 2000
+_MAX_ANSWER = 64 << 10  # bytes
 _HELPER_SECONDS = 3.0
 
 
@@ -66,7 +67,7 @@ def kernel_pid(place: str) -> int | None:
 
 def start(uuid: str, place: str, timeout: float) -> None:
     """Start the supervisor and return when the kernel responds, or when it is held before its start. Raises
-    NovaException; the log has the reason."""
+    NovaException, after which the caller kills what has started; the log has the reason."""
     for name in (supervisor.EXIT, supervisor.STOP, supervisor.KERNEL_LOG):
         files.remove(os.path.join(place, name))
     shutil.rmtree(os.path.join(place, supervisor.RUN), ignore_errors=True)
@@ -80,7 +81,6 @@ def start(uuid: str, place: str, timeout: float) -> None:
         if process.poll() or (process.returncode == 0 and not _has_supervisor(place)) or time.monotonic() > deadline:
             reason = _reason(place, log)
             LOG.error("[instance: %s] The User Mode Linux kernel did not start: %s", uuid, reason)
-            kill(place)
             raise exception.NovaException("The User Mode Linux kernel of the guest did not start.")
         time.sleep(_POLL_INTERVAL)
     process.wait(_KILL_TIMEOUT)  # The started process has exited; the supervisor is its child.
@@ -111,8 +111,9 @@ def _responds(place: str) -> bool:
         return False
 
 
-def kill(place: str) -> None:
-    """End the supervisor and all processes of the guest. Succeeds if there are none."""
+def kill(place: str, uid: int | None) -> None:
+    """End the supervisor and all processes of the guest, which has the user ``uid`` (None: that of this process).
+    Succeeds if there are none."""
     with opened(place) as process:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -124,7 +125,7 @@ def kill(place: str) -> None:
     deadline = time.monotonic() + _KILL_TIMEOUT
     while _has_supervisor(place) and time.monotonic() < deadline:
         time.sleep(_POLL_INTERVAL)
-    _kill_remains(place)
+    _kill_remains(place, uid)
     files.remove(*(os.path.join(place, name) for name in (supervisor.PID, supervisor.KERNEL_PID)))
 
 
@@ -138,10 +139,15 @@ def _has_supervisor(place: str) -> bool:
     return False
 
 
-def _kill_remains(place: str) -> None:
-    """Kill processes left by a supervisor that was killed: their working directory is that of the guest."""
+def _kill_remains(place: str, uid: int | None) -> None:
+    """Kill processes left by a supervisor that was killed: those of the guest's user, and those with the directory of
+    the guest as their working directory."""
     if files.text_of(os.path.join(place, supervisor.KERNEL_PID)) is None:
-        return  # The supervisor ended by itself, after it killed the kernel's process group.
+        return  # The supervisor ended by itself, after all its descendants.
+    if uid:
+        # The kernel sends the signal to all processes of the user at once, however fast they fork.
+        subprocess.run(["sh", "-c", "kill -9 -1"], user=uid, group=uid, extra_groups=[], cwd="/", env={},
+                       timeout=_KILL_TIMEOUT, check=False)
     mine = os.stat(place)
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
@@ -151,6 +157,18 @@ def _kill_remains(place: str) -> None:
                     signal.pidfd_send_signal(process, signal.SIGKILL)
             finally:
                 os.close(process)
+
+
+def users() -> set[int]:
+    """Return the ids of the users that have processes on the host."""
+    ids: set[int] = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        # The owner of the directory is root if the process has hidden itself.
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            fields = dict(line.split(":", 1) for line in file if line.startswith(("State:", "Uid:")))
+            if "Z" not in fields["State"].split()[0]:
+                ids.update(map(int, fields["Uid"].split()))
+    return ids
 
 
 def wait_for_end(place: str, timeout: float) -> bool:
@@ -185,11 +203,15 @@ class ManagementSocket:
         request = command.encode()
         if len(request) > 511:
             raise exception.InvalidInput(reason="the request is too long for the kernel of the guest")
+        deadline = time.monotonic() + (self._socket.gettimeout() or ANSWER_TIMEOUT)
         self._socket.send(_REQUEST.pack(_MAGIC, _VERSION, len(request), request))
         text = b""
         more = 1
         while more:
             reply = self._socket.recv(8192)
+            # An attacker who controls the kernel could send any number of parts.
+            if len(reply) < _REPLY.size or len(text) > _MAX_ANSWER or time.monotonic() > deadline:
+                raise OSError("the answer is malformed or endless")
             failed, more, length = _REPLY.unpack_from(reply)
             text += reply[_REPLY.size:_REPLY.size + length]
         output = text.rstrip(b"\0").decode("utf-8", "replace")

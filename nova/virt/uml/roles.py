@@ -148,18 +148,12 @@ class Snapshots(Role, guest_driver.Snapshots):
 
     def _copy(self, uuid: str, root: str, path: str) -> None:
         flat = f"{path.removesuffix('.part')}.raw.part"
-        runs = self._guests.is_running(uuid) and not self._guests.is_paused(os.path.dirname(root))
-        if runs:
-            self._guests.pause(uuid)
         try:
-            if root.endswith(".cow"):
-                cow.flatten(root, flat)
-            else:
-                cow.copy(root, flat)
-        finally:
-            if runs:
-                self._guests.unpause(uuid)
-        try:
+            with self._guests.stopped_for_copy(uuid):
+                if root.endswith(".cow"):
+                    cow.flatten(root, flat)
+                else:
+                    cow.copy(root, flat)
             os.chmod(flat, 0o644)  # for [libvirt]images_user, in a directory that other users cannot list
             qemuimg.convert(flat, "raw", path, "qcow2", os.path.getsize(flat))
         finally:
@@ -182,7 +176,7 @@ class Volumes(Role, guest_driver.Volumes):
                 except exception.NovaException:
                     self._guests.release_volume(place, disk)
                     raise
-            stored.store(place)
+            self._guests.save(stored, place)
 
     def detach(self, instance: Instance, device: BlockDevice) -> None:
         uuid = instance.uuid
@@ -195,7 +189,7 @@ class Volumes(Role, guest_driver.Volumes):
                 _unplug(uuid, place, f"ubd{disk.letter}", f"volume {device.volume_id}")
             self._guests.release_volume(place, disk)
             stored.disks.remove(disk)
-            stored.store(place)
+            self._guests.save(stored, place)
 
 
 class Interfaces(Role, guest_driver.Interfaces):
@@ -215,7 +209,7 @@ class Interfaces(Role, guest_driver.Interfaces):
                 except exception.NovaException:
                     taps.remove([nic])
                     raise
-            stored.store(place)
+            self._guests.save(stored, place)
 
     def detach(self, instance: Instance, vif: VIF) -> None:
         uuid = instance.uuid
@@ -228,7 +222,7 @@ class Interfaces(Role, guest_driver.Interfaces):
                 _unplug(uuid, place, f"vec{nic.index}", f"interface {vif.mac}")
                 taps.remove([nic])
             stored.nics.remove(nic)
-            stored.store(place)
+            self._guests.save(stored, place)
 
 
 def _definition_or_none(role: Role, uuid: str) -> Definition | None:

@@ -240,9 +240,13 @@ def _unlink(name: str) -> None:
 
 
 def _reap() -> None:
-    """Wait for the killed processes of the kernel's group."""
+    """Kill and wait for all descendants, including those that left the kernel's process group: when their parents end,
+    they become children of this process."""
     with contextlib.suppress(ChildProcessError):
         while True:
+            with open(f"/proc/{os.getpid()}/task/{os.getpid()}/children", encoding="ascii") as file:
+                for child in file.read().split():
+                    os.kill(int(child), signal.SIGKILL)
             os.waitpid(-1, 0)
 
 

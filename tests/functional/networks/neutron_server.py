@@ -31,6 +31,11 @@ class NeutronServer:
         self.calls = []
         # Aliases of the enabled extensions; the bodies of all updates of ports, and their tokens.
         self.extensions, self.changes, self.tokens = [], [], []
+        # Maximum number of rows in a response (option pagination_max_limit); free ports in the quota of all projects.
+        self.page, self.free_ports = None, None
+        self.policies = {}  # kinds of the rules of QoS policies, by id
+        # True: Nova's account is no administrator.
+        self.demoted = False
         # The inactive bindings of ports, by port and host.
         self.bindings = {}
         handler = type("Handler", (_Handler,), {"neutron": self})
@@ -156,6 +161,16 @@ class NeutronServer:
         return 200, {"binding": inactive[host]}
 
     # --- requests ----------------------------------------------------------------------------------
+    def _list(self, kind, project, query):
+        limit, marker = (query.pop(name, [None])[0] for name in ("limit", "marker"))
+        rows = [self._with_rules(kind, row) for row in self._visible(kind, project)
+                if all(any(_matches(row, name, value) for value in values) for name, values in query.items())]
+        first = [row["id"] for row in rows].index(marker) + 1 if marker else 0
+        most = min(int(limit or 10**9), self.page or 10**9)
+        key = kind.replace("-", "_")
+        more = {f"{key}_links": [{"rel": "next", "href": "-"}]} if len(rows) > first + most else {}
+        return {key: rows[first:first + most], **more}
+
     def answer(self, method, kind, row_id, rest, query, body, headers):
         """Return (status, body) of the response."""
         if kind == "extensions":
@@ -164,20 +179,22 @@ class NeutronServer:
             networks = [row["id"] for row in self.rows["networks"].values() if row["name"] == "auto"]
             return 200, {"auto_allocated_topology": {
                 "id": networks[0] if networks else self.network("auto", project=row_id), "tenant_id": row_id}}
+        if kind == "quotas" and "quota_details" in self.extensions:
+            limit = -1 if self.free_ports is None else len(self.ports(tenant_id=row_id)) + self.free_ports
+            return 200, {"quota": {"port": {"limit": limit, "used": len(self.ports(tenant_id=row_id)), "reserved": 0}}}
+        if kind == "qos":
+            return 200, {"policy": {"id": rest[0], "rules": [{"type": kind} for kind in self.policies[rest[0]]]}}
         if kind not in _SINGULAR:
             raise _Refused(404, "HTTPNotFound", "The resource could not be found.")
         token = headers.get("X-Auth-Token")
-        project = token.partition(":")[2] if token else None
+        project = token.partition(":")[2] if token else "service" if self.demoted else None
         with self.lock:
             self.calls.append((method, kind, token))
             name = _SINGULAR[kind]
             if method == "POST" and not rest:
                 return 201, {name: self._create(kind, body[name], project)}
             if row_id is None:
-                return 200, {kind.replace("-", "_"): [self._with_rules(kind, row)
-                                                     for row in self._visible(kind, project)
-                                                     if all(any(_matches(row, name, value) for value in values)
-                                                            for name, values in query.items())]}
+                return 200, self._list(kind, project, query)
             row_id = row_id.lower()  # MySQL ignores case
             row = next((row for row in self._visible(kind, project) if row["id"] == row_id), None)
             if row is None:
@@ -197,7 +214,9 @@ class NeutronServer:
                     row = self._update_port(row, body[name], headers.get("If-Match"))
                 else:
                     row.update(body[name])
-            return 200, {name: self._with_rules(kind, row)}
+            hidden = {"resource_request", "provider:physical_network"} if token else ()
+            return 200, {name: {field: value for field, value in self._with_rules(kind, row).items()
+                                if field not in hidden}}
 
 
 class _Refused(Exception):

@@ -4,9 +4,12 @@ import contextlib
 import threading
 
 import pytest
+import sqlalchemy as sa
 
 from nova.conductor.service_events import MissedEvents
 from nova.conf import CONF
+from nova.db import tables
+from nova.db.hosts import services
 from nova.db.servers import servers
 from nova.metadata.openstack import network_data
 from nova.network.neutron.allocator import NeutronAllocator
@@ -335,6 +338,10 @@ def test_missed_events_are_found_by_comparison_with_the_ports_of_hosts(suite, ad
     suite.conductor.core.allocator = NeutronAllocator()  # has read no extensions yet
     healer = MissedEvents(suite.conductor.core, suite.conductor.engine)
     hosts = len(admin.get("/os-services", binary="nova-compute")["services"])
+    db = suite.conductor.core.db
+    former = db.write(lambda connection: services.register(connection, "former", "nova-conductor", "conductor", 1))
+    db.write(lambda connection: connection.execute(sa.update(tables.services).where(
+        tables.services.c.uuid == former.uuid).values(forced_down=True)))
 
     def compare_all():
         """Compare all hosts; return the kinds of the requests to Neutron."""
@@ -355,12 +362,15 @@ def test_missed_events_are_found_by_comparison_with_the_ports_of_hosts(suite, ad
     compare_all()
     wait_for(lambda: [address["addr"] for address in member.server(server)["addresses"]["blue"]] == [
         "10.50.0.201", "203.0.113.9"])
+    neutron.port(port["network_id"])
     with neutron.lock:
         del neutron.rows["ports"][port["id"]]
     compare_all()
     wait_for(lambda: attached(member, server) == [])
     assert driver.guest(server).interfaces == ()
     assert compare_all() == {"ports": hosts, "floatingips": 0, "networks": 0}
+    db.write(lambda connection: connection.execute(sa.delete(tables.services).where(
+        tables.services.c.uuid == former.uuid)))
 
 
 def test_network_vif_deleted_event_detaches_the_interface(admin, member, neutron, driver, server):
@@ -471,6 +481,24 @@ def test_unsupported_port_attributes_are_refused_by_name(member, neutron, blue, 
         boot({"port": port["id"]})
     assert failed.value.code == 400
     assert f"{field}=" in failed.value.message
+
+
+@pytest.mark.parametrize(("kind", "fields", "refused_"), [
+    ("minimum_bandwidth", {"provider:physical_network": "physnet1"}, True),
+    ("minimum_bandwidth", {"segments": [{}]}, True), ("minimum_bandwidth", {"provider:physical_network": None}, False),
+    ("minimum_packet_rate", {}, True), ("bandwidth_limit", {"provider:physical_network": "physnet1"}, False)])
+def test_network_whose_ports_get_guarantees_is_refused(admin, member, neutron, server, kind, fields, refused_):
+    """Nova does not claim them. Neutron guarantees bandwidth on physical networks only."""
+    neutron.policies["policy"] = [kind]
+    network = neutron.network("guaranteed", cidr="10.60.0.0/24", qos_policy_id="policy", **fields)
+    if refused_:
+        assert refused(attach, member, server, net_id=network) == (
+            400, f"Network {network} has a QoS policy with a minimum bandwidth or packet rate, which is not supported.")
+    else:
+        attach(member, server, net_id=network)
+        plug(admin, neutron, server, 2)
+        wait_idle(member, server)
+    assert len(neutron.ports()) == 2 - refused_
 
 
 def test_subnet_routes_are_included_in_guest_network_data(suite, admin, neutron, blue, boot):

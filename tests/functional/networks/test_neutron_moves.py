@@ -125,15 +125,21 @@ def test_failed_live_migration_removes_the_second_binding(suite, admin, neutron,
     assert ports_of(neutron) == (source, [], {})
 
 
+@pytest.mark.parametrize("status", [201, 500], ids=str)
 def test_refused_binding_of_the_destination_stops_the_migration_before_the_host_prepares(
-        admin, neutron, moving, server):
+        admin, neutron, moving, server, status):
+    """ML2 responds with status 500 if no mechanism driver can bind the port."""
     source, _destination = moving
-    neutron.twists["POST", "bindings"] = [lambda answer: {"binding": {
-        **answer["binding"], "vif_type": "binding_failed", "vif_details": {}}}]
+    if status == 201:
+        neutron.twists["POST", "bindings"] = [lambda answer: {"binding": {
+            **answer["binding"], "vif_type": "binding_failed", "vif_details": {}}}]
+    else:
+        neutron.faults["POST", "bindings"] = [status]
     live_migrate(admin, server)
     wait_for(lambda: migration_of(admin, server)["status"] == "error")
     assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == source
     assert ports_of(neutron) == (source, [], {})
+    assert not neutron.faults.get(("POST", "bindings"))
 
 
 @pytest.mark.parametrize("request_", [("PUT", "ports"), ("PUT", "bindings"), ("POST", "bindings")], ids="-".join)

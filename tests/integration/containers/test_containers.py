@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import threading
+import unittest.mock
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,7 @@ from nova.objects.servers import states
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import VolumeConnection
 from nova.operations.framework.guest_driver import BootFiles
+from nova.virt.libvirt.containers import roles
 from nova.virt.libvirt.driver import ContainerDriver, LibvirtDriver
 from tests.integration.containers.container_lab import (
     container_daemon,
@@ -293,6 +295,52 @@ def test_console_survives_restarts_of_libvirtd_and_reboots_from_inside(driver: A
     assert driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
+def test_container_has_a_console_log_when_all_ports_are_in_use_and_after_a_failed_attempt(
+        serial: None, driver: Any, images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    instance = container()
+    CONF.set_override("port_range", "10:10", "serial_console")
+    files = BootFiles(root=str(images / "root.raw"), root_format="raw")
+    driver.disks.prepare(instance, files)
+    log = pathlib.Path(CONF.instances_path, instance.uuid, "console.log")
+    log.symlink_to(tmp_path)  # cannot be opened
+    try:
+        driver.guests.spawn(instance, files)
+        wait_for(lambda: driver._guests.consoles._thread.is_alive() and not poll(log.is_file, 3), 10, "an attempt")
+        log.unlink()
+        ready(driver, instance)
+        assert driver.consoles.address(instance.uuid, "serial") is None
+    finally:
+        CONF.clear_override("port_range", "serial_console")
+
+
+def test_console_has_a_limited_number_of_clients(serial: None, driver: Any, images: pathlib.Path) -> None:
+    instance = container()
+    boot(driver, instance, images)
+    ready(driver, instance)
+    shell = Shell(driver, instance)
+    address = driver.consoles.address(instance.uuid, "serial")
+    others = [socket.create_connection((address.host, address.port), timeout=20) for _number in range(8)]
+    assert others[-1].recv(1) == b"", "is disconnected"
+    assert shell.run("echo $((3 * 5))") == "15"
+    for other in others:
+        other.close()
+    shell.close()
+
+
+def test_file_system_of_the_host_is_never_frozen(driver: Any, images: pathlib.Path, daemon: PrivateLibvirt) -> None:
+    """The first process of a container may have ended, and its id been reused, before its root directory is opened."""
+    instance = container()
+    boot(driver, instance, images)
+    ready(driver, instance)
+    domain = unittest.mock.Mock(ID=lambda: os.getpid(), UUIDString=lambda: instance.uuid)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert roles.open_root(domain) is None
+        process.kill()
+    root = driver._guests.on_domain_or(instance.uuid, roles.open_root, None)
+    assert root is not None
+    os.close(root)
+
+
 def test_container_reads_its_config_drive(serial: None, driver: Any, images: pathlib.Path,
                                           tmp_path: pathlib.Path) -> None:
     instance = container()
@@ -307,6 +355,19 @@ def test_container_reads_its_config_drive(serial: None, driver: Any, images: pat
     ready(driver, instance)
     shell = Shell(driver, instance)
     assert "a container" in shell.run("cat /config-drive/openstack/latest/meta_data.json; touch /config-drive/x")
+    shell.close()
+
+
+def test_container_without_interfaces_has_no_network_of_the_host(serial: None, driver: Any,
+                                                                 images: pathlib.Path) -> None:
+    instance = container()
+    boot(driver, instance, images)
+    ready(driver, instance)
+    shell = Shell(driver, instance)
+    assert re.findall(r"^\d+: ([^:@]+)", shell.run("ip link"), re.MULTILINE) == ["lo"]
+    late = vif(3)
+    driver.interfaces.attach(instance, late)
+    assert late.mac in shell.run("ip link")
     shell.close()
 
 

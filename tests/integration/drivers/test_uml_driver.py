@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import unittest.mock
 from collections.abc import Iterator
 from typing import Any
 
@@ -218,6 +219,58 @@ def test_guest_ends_with_its_supervisor_and_leaves_no_processes(uml: UmlSubject)
     uml.driver.guests.destroy(instance)
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["supervisor", "no supervisor"])
+def test_processes_that_left_the_process_group_of_their_guest_end_with_it(uml: UmlSubject, tmp_path: pathlib.Path,
+                                                                          killed: bool) -> None:
+    """An attacker who controls the kernel can start processes of the host. They would outlive the server, with access
+    to the files of the next guest of the user."""
+    kernel = uml.place / "kernel"
+    kernel.write_text(f'#!/bin/sh\n(cd / && setsid sleep 4321 &)\nexec {CONF.uml.kernel} "$@"\n')
+    kernel.chmod(0o755)
+    CONF.set_override("kernel", str(kernel), "uml")
+    try:
+        instance = uml.boot()
+    finally:
+        CONF.clear_override("kernel", "uml")
+    place = place_of(instance)
+    uid = place.joinpath("disk.cow").stat().st_uid
+    assert uid in process.users()
+    subprocess.run(["pgrep", "-u", str(uid), "-x", "sleep"], capture_output=True, check=True, timeout=30)
+    if killed:
+        os.kill(int((place / supervisor.PID).read_text().split()[0]), signal.SIGKILL)
+    started = time.monotonic()
+    uml.driver.guests.destroy(instance)
+    assert time.monotonic() - started < process._KILL_TIMEOUT
+    wait_for(lambda: uid not in process.users(), 10, "the end of all processes")
+
+
+def test_guest_continues_after_a_kill_of_nova_compute_during_a_snapshot(uml: UmlSubject) -> None:
+    instance = uml.boot()
+    uml.wait_until_booted(instance)
+    guests, uuid = uml.driver._guests, instance.uuid
+    with guests.locks.hold(uuid), pytest.raises(KeyboardInterrupt), \
+            unittest.mock.patch.object(guests, "end_copy"), guests.stopped_for_copy(uuid):
+        raise KeyboardInterrupt
+    shell = socket.socket(socket.AF_UNIX)
+    shell.connect(str(place_of(instance) / supervisor.CONSOLE_SOCKET))
+    shell.settimeout(1)
+    shell.sendall(b"\n")
+    with contextlib.suppress(TimeoutError):
+        while shell.recv(4096):
+            pass
+    again = uml.make_driver()
+    again.start(lambda _guest: None)
+    try:
+        assert uml.state(instance) == states.RUNNING
+        shell.settimeout(60)
+        shell.sendall(b"\n")
+        assert shell.recv(4096)
+    finally:
+        shell.close()
+        again.stop()
+    uml.driver.guests.destroy(instance)
+
+
 def test_process_with_the_id_of_a_former_guest_is_not_killed(uml: UmlSubject) -> None:
     instance = uml.boot()
     uml.driver.power.off(instance)
@@ -251,6 +304,17 @@ def test_management_socket_of_another_guest_is_not_used(uml: UmlSubject) -> None
     for instance in (mine, other):
         uml.driver.guests.destroy(instance)
         assert processes_in(place_of(instance)) == []
+
+
+def test_host_offers_no_more_memory_than_its_file_system_has(uml: UmlSubject, tmp_path: pathlib.Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", tmp_path], check=True, timeout=30)
+    CONF.set_override("memory_directory", str(tmp_path), "uml")
+    try:
+        node, = uml.driver.nodes()
+        assert node.provider.inventories["MEMORY_MB"].total == 64
+    finally:
+        CONF.clear_override("memory_directory", "uml")
+        subprocess.run(["umount", tmp_path], check=True, timeout=30)
 
 
 @pytest.mark.parametrize(("fields", "reason"), [

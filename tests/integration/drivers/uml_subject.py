@@ -30,6 +30,9 @@ class UmlSubject(Subject):
         self.bridge = f"bruml{uuid.uuid4().hex[:6]}"
         CONF.set_override("state_path", str(place))
         CONF.set_override("wait_soft_reboot_seconds", 60, "uml")
+        # Processes of other test runs on the machine must have other users.
+        first = 700_000_000 + os.getpid() * 64
+        CONF.set_override("user_ids", f"{first}-{first + 63}", "uml")
         subprocess.run(["ip", "link", "add", self.bridge, "type", "bridge"], check=True, timeout=30)
         super().__init__()
 
@@ -74,3 +77,4 @@ class UmlSubject(Subject):
         subprocess.run(["ip", "link", "del", self.bridge], check=True, timeout=30)
         CONF.clear_override("state_path")
         CONF.clear_override("wait_soft_reboot_seconds", "uml")
+        CONF.clear_override("user_ids", "uml")

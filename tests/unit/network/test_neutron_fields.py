@@ -27,7 +27,7 @@ def neutron():
     nova.conf.register()
     nova.conf.register_external_services()
     server = NeutronServer()
-    server.extensions += ["auto-allocated-topology", "dns-integration", "binding-extended", "router"]
+    server.extensions += ["auto-allocated-topology", "dns-integration", "binding-extended", "router", "quota_details"]
     CONF.set_override("endpoint_override", server.url, group="neutron")
     yield server
     CONF.clear_override("endpoint_override", group="neutron")
@@ -76,6 +76,10 @@ def run_everything(neutron):
     with pytest.raises(exception.NetworkAmbiguous):
         allocator.validate(control.ctx, "p", None)
     allocator.validate(control.ctx, "p", control.instance.requested_networks)
+    neutron.policies["policy"] = ["minimum_bandwidth"]
+    limited = neutron.network("limited", qos_policy_id="policy", segments=[{}])
+    with pytest.raises(exception.NetworkGuaranteesNotSupported):
+        allocator.validate(control.ctx, "p", [NetworkRequest(network_id=limited)])
     external = neutron.network("external", shared=False, **{"router:external": True})
     with pytest.raises(exception.ExternalNetworkAttachForbidden):
         allocator.validate(control.ctx, "p", [NetworkRequest(network_id=external)])
@@ -84,6 +88,8 @@ def run_everything(neutron):
     allocator.validate(control.ctx, "p", [NetworkRequest(port_id=bare["id"])])
     del neutron.rows["ports"][bare["id"]]
     allocator.check_groups(control.ctx, "p", ["web"])
+    neutron.free_ports = 5
+    assert allocator.servers_in_quota(control.ctx, "p", control.instance.requested_networks, 1, 9) == 5
     interfaces = allocator.of_server(control)
     interfaces.take("host1")
     interfaces.bind("host2")
@@ -97,6 +103,7 @@ def run_everything(neutron):
     interfaces.set_group("web", add=True)
     events = allocator.missed_events(control.ctx, "host3", lambda: [control.instance])
     assert [event.name for event in events] == ["network-changed"], "the row lacks the floating address"
+    assert allocator.ports_at(control.ctx, "host3") == allocator.ports_of_servers(control.ctx, [UUID])
     use_groups(allocator.groups, control.ctx)
     interfaces.unbind()
     interfaces.release()
@@ -110,6 +117,8 @@ def test_neutron_fields_are_used_refused_or_listed(neutron, monkeypatch):
     assert sorted(senders(api) - recorder.methods) == [], "run_everything() has to call these"
     assert recorder.read["Extension"] == {"alias"}
     assert recorder.read["Topology"] == {"id"}
+    assert (recorder.read["Quota"], recorder.read["Usage"]) == ({"port"}, {"limit", "used", "reserved"})
+    assert (recorder.read["QosPolicy"], recorder.read["QosRule"]) == ({"rules"}, {"type"})
     assert recorder.read["Binding"] == {"vif_type", "vif_details"}
     assert recorder.read["FloatingIp"] == {"port_id", "floating_ip_address"}
     assert recorder.read["SecurityGroup"] == {"id", "name", "description", "tenant_id", "security_group_rules"}

@@ -77,6 +77,32 @@ def test_lock_with_patience_bypasses_a_hanging_action() -> None:
     assert locks._guests == {}
 
 
+def test_bypassed_action_does_not_get_the_new_lock_by_a_nested_hold() -> None:
+    """Actions call each other: a rescue that hung while it made its disk starts the guest at its end."""
+    locks, outcome = GuestLocks(), []
+    inside, go = threading.Event(), threading.Event()
+
+    def hanging() -> None:
+        with locks.hold("a"):
+            inside.set()
+            go.wait(10)
+            try:
+                with locks.hold("a"):
+                    outcome.append("went on")
+            except exception.Conflict as error:
+                outcome.append(str(error))
+
+    thread = threading.Thread(target=hanging)
+    thread.start()
+    assert inside.wait(10)
+    with locks.hold("a", timeout=0.05):
+        pass
+    go.set()
+    thread.join(10)
+    assert "bypassed" in outcome[0]
+    assert locks._guests == {}
+
+
 class _Guest:
     """A fake domain that powers off ``seconds`` after its power button was pressed."""
 

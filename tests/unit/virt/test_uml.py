@@ -1,8 +1,12 @@
 """The User Mode Linux driver without guests: copy-on-write files, definitions, users, console logs."""
 
+import contextlib
 import os
 import random
+import socket
 import struct
+import tempfile
+import threading
 
 import pytest
 
@@ -10,7 +14,8 @@ from nova import exception
 from nova.conf import CONF, register
 from nova.objects.servers.instance import BlockDevice
 from nova.objects.volumes.volume import VolumeConnection
-from nova.virt.uml import cow, definition, guests, supervisor
+from nova.operations.framework.guest_driver import BootFiles
+from nova.virt.uml import cow, definition, disks, guests, process, supervisor
 from nova.virt.uml.disks import bases_in_use, present, root_of
 from tests.unit.virt.guests import interface, server
 
@@ -41,11 +46,90 @@ def write_sectors(path, size, sectors):
             file.write(data)
 
 
+def create(disk, base):
+    cow.create(str(disk), str(base))
+    cow.record(str(disk), str(disk) + cow.RECORD)
+
+
+def test_header_that_the_guest_has_changed_is_not_read(place, tmp_path):
+    """The guest's user owns the disk, and could name any file of the host as its image, or any size."""
+    base, secret, disk = tmp_path / "base", tmp_path / "secret", place / "disk.cow"
+    base.write_bytes(b"image".ljust(8 * SECTOR))
+    secret.write_bytes(b"secret".ljust(8 * SECTOR))
+    create(disk, base)
+    genuine = disk.read_bytes()
+    forged = tmp_path / "forged"
+    os.truncate(secret, 1 << 40)
+    cow.create(str(forged), str(secret))
+    with open(forged, "rb") as file, open(disk, "r+b") as output:
+        output.write(file.read(cow.Layout(SECTOR).bitmap_at))
+    assert (cow.base_of(str(disk)), cow.size_of(str(disk))) == (str(base), 8 * SECTOR)
+    assert bases_in_use() == {str(base)}
+    cow.flatten(str(disk), str(tmp_path / "flat"))
+    assert (tmp_path / "flat").read_bytes() == base.read_bytes()
+    cow.renew(str(disk))
+    assert disk.read_bytes() == genuine
+    os.truncate(disk, cow.Layout(SECTOR).bitmap_at)
+    with pytest.raises(exception.InvalidDiskInfo, match="damaged"):
+        cow.flatten(str(disk), str(tmp_path / "flat"))
+    (place / f"disk.cow{cow.RECORD}").unlink()
+    with pytest.raises(exception.InvalidDiskInfo, match="missing"):
+        cow.base_of(str(disk))
+
+
+def test_record_of_the_image_is_made_again_after_a_crash_and_replaced_by_a_rebuild(place, tmp_path):
+    images = []
+    for name in ("old", "new"):
+        image = tmp_path / f"{name}.raw"
+        image.write_bytes(name.encode().ljust(SECTOR))
+        images.append(BootFiles(root=str(image), root_format="raw"))
+    instance = server(flavor={"root_gb": 0})
+    record = place / f"disk.cow{cow.RECORD}"
+    record.write_text("77 /image/of/a/removed/disk")
+    disks.make(instance, images[0], "host")
+    assert cow.base_of(str(place / "disk.cow")) == images[0].root
+    record.unlink()
+    disks.make(instance, images[0], "host")
+    assert cow.base_of(str(place / "disk.cow")) == images[0].root
+    disks.make_anew(instance, images[1], "host", "token", False, lambda: None)
+    assert cow.base_of(str(place / "disk.cow")) == images[1].root
+    disks.flatten_root(str(place))
+    assert sorted(os.listdir(place)) == ["disk", "owner", "rebuilt"]
+    disks.make(instance, images[0], "host")
+    assert bases_in_use() == set()
+
+
+@pytest.mark.parametrize("answer", [b"short", process._REPLY.pack(0, 1, 4) + bytes(2000)], ids=["short", "endless"])
+def test_malformed_and_endless_answers_of_a_kernel_end(answer):
+    """A tenant who controls the kernel could otherwise hold a thread of nova-compute and fill its memory."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as kernel:
+        path = os.path.join(place, supervisor.RUN, supervisor.UMID, "mconsole")
+        os.makedirs(os.path.dirname(path))
+        kernel.bind(path)
+        kernel.settimeout(5)
+
+        def respond():
+            sender = kernel.recvfrom(8192)[1]
+            with contextlib.suppress(OSError):
+                while True:
+                    kernel.sendto(answer, sender)
+
+        thread = threading.Thread(target=respond)
+        thread.start()
+        with pytest.raises(exception.GuestNotRunning):
+            process.request(server().uuid, place, "version")
+        thread.join()
+
+
+def test_users_with_processes_on_the_host_are_not_given_to_guests():
+    assert os.getuid() in process.users()
+
+
 def test_flattened_disk_has_the_written_sectors_and_those_of_the_image(tmp_path):
     base, disk = tmp_path / "base", tmp_path / "disk.cow"
     content = bytearray(random.Random(1).randbytes(100 * SECTOR))
     base.write_bytes(content)
-    cow.create(str(disk), str(base))
+    create(disk, base)
     written = {number: random.Random(number).randbytes(SECTOR) for number in (0, 7, 8, 9, 50, 98, 99)}
     write_sectors(disk, len(content), written)
     for number, data in written.items():
@@ -58,7 +142,7 @@ def test_flattened_disk_has_the_written_sectors_and_those_of_the_image(tmp_path)
 def test_header_follows_the_modification_time_of_the_image_but_not_its_size(tmp_path):
     base, disk = tmp_path / "base", tmp_path / "disk.cow"
     base.write_bytes(bytes(4 * SECTOR))
-    cow.create(str(disk), str(base))
+    create(disk, base)
     os.utime(base, (1, 12345))
     cow.renew(str(disk))
     assert struct.unpack(">I", disk.read_bytes()[8:12]) == (12345,)

@@ -29,6 +29,7 @@ _PIECE = 4096
 _MAX_SIZE, _OLDER = 1 << 20, 3
 # Bytes that a client may be behind before it is disconnected, and that the terminal may be behind its clients.
 _MOST_PENDING = 256 << 10
+_CLIENTS = 8  # of a terminal
 # Seconds between two attempts to open a terminal.
 _RETRY_INTERVAL = 1.0
 _STREAM_EVENTS = (libvirt.VIR_STREAM_EVENT_READABLE | libvirt.VIR_STREAM_EVENT_HANGUP | libvirt.VIR_STREAM_EVENT_ERROR)
@@ -124,21 +125,34 @@ class ConsoleReader:
                 return True
             if recorded is None or recorded.host != self._owner:
                 return True
-        try:
-            stream = self._host.call(lambda connection: _open_terminal(connection, uuid), uuid)
-        except exception.GuestNotFound:
-            return True
-        if stream is None:
-            return True
-        with self._lock:
-            self._terminals[uuid] = _Terminal(uuid, stream, disks.console_log(uuid), self._listen(), self._ended)
+        with contextlib.ExitStack() as opened:
+            log = _Log(disks.console_log(uuid))  # first: the output that a stream has taken would be lost
+            opened.callback(log.close)
+            try:
+                stream = self._host.call(lambda connection: _open_terminal(connection, uuid), uuid)
+            except exception.GuestNotFound:
+                return True
+            if stream is None:
+                return True
+            opened.callback(stream.abort)
+            listener = self._listen(uuid)
+            if listener is not None:
+                opened.callback(listener.close)
+            with self._lock:
+                self._terminals[uuid] = _Terminal(uuid, stream, log, listener, self._ended)
+            opened.pop_all()
         return True
 
-    def _listen(self) -> socket.socket | None:
+    def _listen(self, uuid: str) -> socket.socket | None:
         if not CONF.serial_console.enabled:
             return None
-        port, = self._ports.take(1, ())
-        return socket.create_server((CONF.serial_console.proxyclient_address, port))
+        try:
+            port, = self._ports.take(1, ())
+            return socket.create_server((CONF.serial_console.proxyclient_address, port))
+        except (exception.SocketPortRangeExhausted, OSError) as error:
+            LOG.warning("[instance: %s] The container has a console log but no serial console until its next start: %s",
+                        uuid, error)
+            return None
 
     def _ended(self, uuid: str) -> None:
         """Forget a terminal that ended. A container that rebooted by itself has a new one."""
@@ -187,10 +201,9 @@ class _Log:
 class _Terminal:
     """An open terminal. All methods but the constructor and close() run in libvirt's event thread."""
 
-    def __init__(self, uuid: str, stream: libvirt.virStream, log: str, listener: socket.socket | None,
+    def __init__(self, uuid: str, stream: libvirt.virStream, log: _Log, listener: socket.socket | None,
                  on_end: EndHandler) -> None:
-        self._uuid, self._stream, self._on_end = uuid, stream, on_end
-        self._log = _Log(log)
+        self._uuid, self._stream, self._log, self._on_end = uuid, stream, log, on_end
         self._listener, self._watches = listener, dict[int, int]()
         self._clients: dict[int, socket.socket] = {}
         self._behind: dict[int, bytearray] = {}
@@ -264,6 +277,9 @@ class _Terminal:
             if self._closed or self._listener is None:
                 return
             client, _address = self._listener.accept()
+            if len(self._clients) >= _CLIENTS:
+                client.close()
+                return
             client.setblocking(False)
             self._clients[client.fileno()], self._behind[client.fileno()] = client, bytearray()
             self._watch(client, _READABLE, self._serve)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import libvirt
 
 from nova import exception
+from nova.common.files import text_of
 from nova.conf import CONF
 from nova.objects.servers.console import SERIAL, ConsoleAddress
 from nova.objects.servers.guest import DiskImage
@@ -33,14 +34,26 @@ _FREEZE, _THAW = 0xC0045877, 0xC0045878
 
 
 def open_root(domain: libvirt.virDomain) -> int | None:
-    """Return a file descriptor of the container's root directory, or None if the container does not run."""
+    """Return a file descriptor of the container's root directory, or None if the container does not run or its first
+    process has another root directory. A frozen file system of the host would stop the host."""
     if not domain.isActive():
         return None
     # The number of the domain is the process that controls the container, with the first process as its child.
     controller = domain.ID()
     with open(f"/proc/{controller}/task/{controller}/children", encoding="ascii") as file:
         init = next(iter(file.read().split()), None)
-    return os.open(f"/proc/{init}/root", os.O_RDONLY | os.O_DIRECTORY) if init is not None else None
+    if init is None:
+        return None
+    root = os.open(f"/proc/{init}/root", os.O_RDONLY | os.O_DIRECTORY)
+    device = os.fstat(root).st_dev
+    backing = text_of(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/loop/backing_file") or ""
+    expected = os.path.join(directories.directory(domain.UUIDString()), disks.ROOT_FILE_SYSTEM)
+    if backing.strip() == os.path.realpath(expected):
+        return root
+    os.close(root)
+    LOG.warning("[instance: %s] The root directory of the container's first process is not in its root file system",
+                domain.UUIDString())
+    return None
 
 
 def set_frozen(file_system: int, frozen: bool) -> None:

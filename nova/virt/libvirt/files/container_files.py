@@ -32,7 +32,9 @@ _LINUX = ("83", "0FC63DAF-8483-4772-8E79-3D69D8477DE4", "4F68BCE3-E8CD-4DB1-96E7
           "44479540-F297-41B2-9AF7-D131D5F0458A", "B921B045-1DF0-41C3-AF44-4C6F280D3FAE")
 
 # Unpacks an archive into a new file system. The mount exists in a mount namespace of its own, which ends with the
-# script; nothing in the archive is usable as a device or with the rights of its owner meanwhile.
+# script; nothing in the archive is usable as a device or with the rights of its owner meanwhile. The processes are in a
+# namespace of their own, and end with their parent after a timeout.
+_IN_NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
 _UNPACK = """set -e
 mount --make-rprivate /
 mount -o loop,nodev,nosuid "$1" "$2"
@@ -136,7 +138,7 @@ def _unpack(archive: str, path: str, size: int) -> None:
     qemuimg.run(["mke2fs", "-q", "-F", "-t", "ext4", "-L", "root", path], _TIMEOUT)
     with tempfile.TemporaryDirectory() as place:
         try:
-            qemuimg.run(["unshare", "--mount", "sh", "-c", _UNPACK, "tar", path, place, archive], qemuimg.COPY_TIMEOUT)
+            qemuimg.run([*_IN_NAMESPACES, "sh", "-c", _UNPACK, "tar", path, place, archive], qemuimg.COPY_TIMEOUT)
         except exception.DiskFull as error:
             raise exception.FlavorDiskTooSmall(
                 f"The files of the image do not fit on the flavor's root disk of {size // _GIB} GiB.") from error
@@ -159,7 +161,10 @@ def _reduce_to_file_system(path: str) -> None:
     if not facts.get("PTTYPE"):
         raise exception.InvalidDiskInfo(reason="the image is neither a file system, nor a partitioned disk, nor a tar "
                                                "archive")
-    table: dict[str, Any] = json.loads(qemuimg.run(["sfdisk", "--json", path], _TIMEOUT))["partitiontable"]
+    try:
+        table: dict[str, Any] = json.loads(qemuimg.run(["sfdisk", "--json", path], _TIMEOUT))["partitiontable"]
+    except ValueError as error:  # The names of partitions may have any characters.
+        raise exception.InvalidDiskInfo(reason="the partition table of the image cannot be read") from error
     partitions = [item for item in table.get("partitions", []) if str(item.get("type", "")).upper() in _LINUX]
     if not partitions:
         raise exception.InvalidDiskInfo(reason="the image has no partition with a Linux file system")

@@ -84,7 +84,10 @@ def container_xml(instance: Instance, config: GuestConfig, local: LocalDisks, vo
         element(boot, "initarg", argument)
     # cloud-init recognizes OpenStack by this variable of the first process.
     element(boot, "initenv", "OpenStack Nova", name="product_name")
-    element(element(element(domain, "features"), "capabilities", policy="default"), "mknod", state="off")
+    features = element(domain, "features")
+    element(element(features, "capabilities", policy="default"), "mknod", state="off")
+    # libvirt would give a container without interfaces the network of the host.
+    element(features, "privnet")
     element(domain, "clock", offset="utc")
     element(domain, "on_poweroff", "destroy")
     element(domain, "on_reboot", "restart")

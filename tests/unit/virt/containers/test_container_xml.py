@@ -9,6 +9,7 @@ import pytest
 from lxml import etree
 
 from nova import exception
+from nova.objects.networks.network import VIF
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import VolumeConnection
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
@@ -50,6 +51,14 @@ def test_definition_has_file_systems_interfaces_volumes_and_limits(schema: etree
     assert (disk.find("source").get("dev"), disk.find("target").get("dev")) == ("/dev/loop7", "vdb")
     assert [item.find("target").get("dev") for item in root.findall("devices/interface")] == ["tap-test0", "tap-test1"]
     assert not root.findall("devices/video") + root.findall("devices/graphics") + root.findall("devices/controller")
+
+
+@pytest.mark.parametrize("vifs", [[], [interface(0)]], ids=["none", "one"])
+def test_container_never_gets_the_network_of_the_host(vifs: list[VIF], schema: etree.RelaxNG) -> None:  # noqa: F811
+    """libvirt creates no network namespace for a container without interfaces, unless the definition requests it."""
+    root = define(server(network_info=vifs))
+    schema.assertValid(etree.fromstring(ET.tostring(root)))
+    assert root.find("features/privnet") is not None
 
 
 def test_quota_of_the_flavor_replaces_the_limit_of_its_cpus() -> None:
