@@ -20,9 +20,9 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Owner = Annotated[str, Meta(min_length=1, max_length=255)]
-Uuid = Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$")]
-ClassName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+$", max_length=255)]
-CustomName = Annotated[str, Meta(pattern=r"^CUSTOM_[A-Z0-9_]+$", max_length=255)]
+Uuid = Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\Z")]
+ClassName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
+CustomName = Annotated[str, Meta(pattern=r"^CUSTOM_[A-Z0-9_]+\Z", max_length=255)]
 Generation = Annotated[int, Meta(ge=0)]
 Amount = Annotated[int, Meta(ge=1, le=_LARGEST)]
 Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
