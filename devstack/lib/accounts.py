@@ -15,7 +15,11 @@ ROLES = {"nova": ("service",), "glance": ("service",)}
 CATALOGUE = {
     "glance": ("image", os.environ["GLANCE_URL"]),
     "nova": ("compute", os.environ["NOVA_URL"]),
+    # nova-api serves the Placement API, too.
+    "placement": ("placement", os.environ["NOVA_URL"].removesuffix("/v2.1") + "/placement"),
 }
+if os.environ.get("NOVA_INTERNAL_URL"):
+    os.environ["PLACEMENT_INTERNAL_URL"] = os.environ["NOVA_INTERNAL_URL"].removesuffix("/v2.1") + "/placement"
 if os.environ.get("CINDER_URL"):
     # Nova's conductors manage volumes of all projects, with a dedicated account.
     ROLES |= {"cinder": ("service",), "nova-volumes": ("service", "admin")}

@@ -2,7 +2,7 @@
 # The virtual environment of Nova, Keystone, Glance, the OpenStack client and supervisord.
 
 # Python packages of the stack, with pinned major versions of the services. Wheels of all exist: no compiler is needed.
-PYTHON_PACKAGES="keystone>=30,<31 glance>=33,<34 python-openstackclient>=10,<11 gunicorn>=23 supervisor>=4.3,<5
+PYTHON_PACKAGES="keystone>=30,<31 glance>=33,<34 python-openstackclient>=10,<11 osc-placement>=4.9,<5 gunicorn>=23 supervisor>=4.3,<5
     python-memcached PyMySQL psycopg2-binary"
 
 install_python() {

@@ -17,6 +17,10 @@ from nova.api.request import Request, Response
 from nova.api.validation import fields, schema
 from nova.conf import CONF
 from nova.http.messages import Environ, Wsgi
+from nova.placement import app as placement_app
+from nova.placement.errors import UnsupportedType
+from nova.placement.request import PREFIX as PLACEMENT
+from nova.placement.request import Request as PlacementRequest
 
 LOG = logging.getLogger("nova.api.request")
 
@@ -91,7 +95,10 @@ class Dispatcher:
         path = "?"
         try:
             path = _path(environ)
-            if not auth.is_public(path):
+            if path == PLACEMENT or path.startswith(f"{PLACEMENT}/"):
+                level = logging.INFO
+                self._placement(environ, path, reply)
+            elif not auth.is_public(path):
                 level = logging.INFO
                 (self._status if path == status_page.DATA else self._serve)(environ, path, reply)
             elif environ["REQUEST_METHOD"] == "OPTIONS":
@@ -121,6 +128,30 @@ class Dispatcher:
             return
         reply.headers["cache-control"] = "no-store"
         _send(reply, 200, status_page.data(ctx, self._clients))
+
+    def _placement(self, environ: Environ, path: str, reply: Reply) -> None:
+        method = environ["REQUEST_METHOD"]
+
+        def authenticate() -> context.RequestContext:
+            ctx = auth.context_of(environ, None)
+            reply.headers["x-openstack-request-id"] = ctx.request_id
+            self._limits.count(ctx)
+            return ctx
+
+        def request(ctx: context.RequestContext, version: int) -> PlacementRequest:
+            raw = _read_body(environ) if method in _WITH_BODY else b""
+            kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+            if raw and kind != JSON:
+                raise UnsupportedType(kind=kind)
+            return PlacementRequest(ctx, self._clients.placement, versions.host_url(environ), version,
+                                    environ.get("QUERY_STRING", ""), _parse(raw))
+
+        answer, route = placement_app.respond(method, _segments(environ, path)[1:] or [""],
+                                          environ.get("HTTP_OPENSTACK_API_VERSION"), authenticate, request)
+        if route is not None:
+            environ[ROUTE] = route
+        reply.set_headers(answer.headers)
+        _send(reply, answer.status, answer.body)
 
     def _serve(self, environ: Environ, path: str, reply: Reply) -> None:
         method = environ["REQUEST_METHOD"]

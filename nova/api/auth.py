@@ -14,7 +14,7 @@ from nova.http.messages import Environ, Wsgi
 
 LOG = logging.getLogger(__name__)
 
-_PROTECTED = re.compile(r"/v2(\.1)?/.+", re.DOTALL)
+_PROTECTED = re.compile(r"/(v2(\.1)?|placement)/.+", re.DOTALL)
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # Roles implied by a stronger role, as in Keystone.
 _IMPLIED = {"admin": ("manager", "member", "reader"), "manager": ("member", "reader"), "member": ("reader",)}

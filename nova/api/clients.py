@@ -11,6 +11,7 @@ from nova.rpcapi import networks as embedded
 from nova.rpcapi.accounts import Flavors, Keypairs, Quotas, Usages
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.hosts import Aggregates, Hypervisors, Overviews, Services, Zones
+from nova.rpcapi.placement import Placement
 from nova.rpcapi.servers import Actions, Consoles, ExternalEvents, Migrations, ServerGroups, Servers
 from nova.rpcapi.volumes import Volumes, VolumeSnapshots
 
@@ -42,6 +43,7 @@ class Clients:
     volumes: Volumes
     volume_snapshots: VolumeSnapshots
     compute: Compute
+    placement: Placement
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect

@@ -15,7 +15,7 @@ from nova import bus, context, exception
 from nova.conductor.background import drains, migrations, overdue, precaches, share_accesses, text_index, usage_audit
 from nova.conductor.background.sender import sending
 from nova.conductor.core import Core
-from nova.conductor.endpoints import accounts, by_hosts, hosts, networks, servers, volumes
+from nova.conductor.endpoints import accounts, by_hosts, hosts, networks, placement, servers, volumes
 from nova.conductor.endpoints.derived import endpoints_of, interface_of
 from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.conductor.feeds.feed import UsageFeed
@@ -155,7 +155,7 @@ class ConductorService:
         implementations: list[bus.Interface] = [
             self._heartbeat, by_hosts.EngineReports(engine, self._recovery.wake), by_hosts.Guests(core, engine),
             servers.Servers(core, engine), servers.ExternalEvents(engine),
-            *(kind(core) for kind in endpoints_of(accounts, by_hosts, hosts, networks, servers, volumes))]
+            *(kind(core) for kind in endpoints_of(accounts, by_hosts, hosts, networks, placement, servers, volumes))]
         self.endpoints: list[tuple[type[bus.Interface], Any]] = [
             (interface_of(endpoint), endpoint) for endpoint in implementations]
 

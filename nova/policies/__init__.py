@@ -21,9 +21,9 @@ _CHECK_INTERVAL = 1.0  # seconds between two checks of the policy file for chang
 
 def list_rules() -> list[policy.RuleDefault]:
     """Return all rules with their defaults, also for oslopolicy-sample-generator."""
-    from nova.policies import base, resources, servers
+    from nova.policies import base, placement, resources, servers
 
-    return [*base.RULES, *servers.RULES, *resources.RULES]
+    return [*base.RULES, *servers.RULES, *resources.RULES, *placement.RULES]
 
 
 def get_enforcer() -> policy.Enforcer:

@@ -25,6 +25,8 @@ INVENTORIES = tables.inventories
 INSTANCES = tables.instances
 MIGRATIONS = tables.migrations
 NODES = tables.compute_nodes
+# Claims of servers; consumers of external services have rows of their own, and no server to compare with.
+_OF_SERVERS = ~sa.exists().where(tables.consumers.c.uuid == CLAIMS.c.consumer_uuid)
 
 
 # States of an open migration whose data transfer has ended.
@@ -35,7 +37,7 @@ class Claims(Check):
     """Check that each server has a claim on its host, and that no other claims exist. Subjects: consumers. While a
     server moves, its own claim is on the source and the claim of the migration on the destination."""
 
-    subjects = (sa.select(CLAIMS.c.consumer_uuid),
+    subjects = (sa.select(CLAIMS.c.consumer_uuid).where(_OF_SERVERS),
                 sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), INSTANCES.c.host.is_not(None)),
                 sa.select(MIGRATIONS.c.uuid).where(MIGRATIONS.c.open == sa.true()))
 
@@ -50,7 +52,8 @@ class Claims(Check):
         trees: dict[tuple[str, str], list[Any]] = collections.defaultdict(list)
         for row in connection.execute(sa.select(
                 CLAIMS.c.consumer_uuid, CLAIMS.c.provider_uuid, allocations.ROOT.label("root"), CLAIMS.c.resources)
-                .where(CLAIMS.c.consumer_uuid.in_(keys)).order_by(CLAIMS.c.consumer_uuid, CLAIMS.c.provider_uuid)):
+                .where(CLAIMS.c.consumer_uuid.in_(keys), _OF_SERVERS)
+                .order_by(CLAIMS.c.consumer_uuid, CLAIMS.c.provider_uuid)):
             trees[row.consumer_uuid, row.root].append(row)
         nodes = {row.uuid: row for row in connection.execute(
             sa.select(NODES.c.uuid, NODES.c.host, NODES.c.hypervisor_hostname)
@@ -175,7 +178,7 @@ class Counts(Check):
         of_these = sa.or_(CLAIMS.c.root_uuid.in_(keys),
                           sa.and_(CLAIMS.c.root_uuid.is_(None), CLAIMS.c.provider_uuid.in_(keys)))
         claims: dict[str, int] = dict(connection.execute(
-            sa.select(allocations.ROOT, sa.func.count(CLAIMS.c.consumer_uuid.distinct())).where(of_these)
+            sa.select(allocations.ROOT, sa.func.count(CLAIMS.c.consumer_uuid.distinct())).where(of_these, _OF_SERVERS)
             .group_by(allocations.ROOT)).all())
         builds = collections.Counter((row.host, row.node) for row in connection.execute(
             sa.select(INSTANCES.c.host, INSTANCES.c.node).where(

@@ -39,7 +39,7 @@ def claim(connection: sa.Connection, consumer: str, selection: Selection, resour
     chosen = choose() if choose is not None else selection.allocations or {root: resources}
     now, providers = clock.now(), {root: {}, **chosen}
     for provider, amounts in sorted(providers.items()):
-        if amounts and connection.execute(_take(tuple(amounts)), _amounts(provider, amounts)).rowcount != len(amounts):
+        if not take(connection, provider, amounts):
             raise exception.ClaimLost(node=root, reason="not enough free resources")
     connection.execute(sa.insert(ALLOCATIONS), [
         {"consumer_uuid": consumer, "provider_uuid": provider, "root_uuid": root, "resources": amounts,
@@ -59,11 +59,22 @@ def release(connection: sa.Connection, consumer: str, root: str | None = None) -
     for node in roots:
         _count(connection, node, instances=-1)
     for provider, resources in sorted((row.provider_uuid, row.resources) for row in held):
-        if resources:
-            connection.execute(_give_back(tuple(resources)), _amounts(provider, resources))
+        give_back(connection, provider, resources)
     if held and connection.execute(sa.delete(ALLOCATIONS).where(these)).rowcount != len(held):
         raise db_exception.RetryRequest(exception.ServiceUnavailable("The claimed resources have changed meanwhile."))
     return roots
+
+
+def take(connection: sa.Connection, provider: str, amounts: dict[str, int]) -> bool:
+    """Raise the usage of a provider, whose node is locked. Return False if an amount is not available."""
+    return not amounts or len(amounts) == connection.execute(
+        _take(tuple(amounts)), _amounts(provider, amounts)).rowcount
+
+
+def give_back(connection: sa.Connection, provider: str, amounts: dict[str, int]) -> None:
+    """Lower the usage of a provider, whose node is locked."""
+    if amounts:
+        connection.execute(_give_back(tuple(amounts)), _amounts(provider, amounts))
 
 
 def hold(connection: sa.Connection, nodes: Collection[str], consumers: Collection[str], moving: str = "") -> None:

@@ -5,14 +5,14 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from nova import exception
 from nova.conf import CONF
 from nova.db import tables
-from nova.db.hosts import aggregates, dedicated_resources, services
+from nova.db.hosts import aggregates, dedicated_resources, external_providers, services
 from nova.db.servers import server_migrations
 from nova.db.sql import clock, rows
 from nova.objects.base import new_uuid
@@ -26,6 +26,8 @@ PROVIDERS = tables.providers
 INVENTORIES = tables.inventories
 ALLOCATIONS = tables.allocations
 SERVICES = tables.services
+
+P = TypeVar("P", bound=Provider)
 
 # Fields of an inventory reported by the driver; claims maintain ``used``.
 _REPORTED = ("total", "reserved", "ratio", "min_unit", "max_unit", "step_size")
@@ -46,13 +48,22 @@ class Report:
     removed: list[str]
 
 
+class _StoredProvider(Provider, kw_only=True):
+    """A provider with the columns that no report changes."""
+
+    external: bool = False
+    extra_traits: list[str] | None = None
+
+
 @dataclasses.dataclass
 class _Stored:
-    """The rows of a host before a report."""
+    """The rows of a host before a report, without external providers. ``parents``: providers with external ones below
+    them, which must stay."""
 
     nodes: Sequence[Any]
-    providers: dict[str, Provider]
+    providers: dict[str, _StoredProvider]
     roots: dict[str, str]
+    parents: set[str | None]
 
 
 # --- reports ---------------------------------------------------------------------------------
@@ -87,6 +98,9 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
             node.host, node.service_id = host, service_id
             _identify(node, row)
             tree = [node.provider, *node.children]
+            for provider in tree:
+                if provider.uuid in stored.providers:
+                    provider.traits = sorted({*provider.traits, *(stored.providers[provider.uuid].extra_traits or ())})
             if node.metrics != (row.metrics if row is not None else None):
                 result.measured.append(node.uuid)
             if row is None and not any(provider.uuid in stored.providers for provider in tree):
@@ -137,9 +151,12 @@ def _stored(connection: sa.Connection, host: str, uuids: Sequence[str], after: s
     if upto is not None:
         page &= TABLE.c.uuid <= upto
     nodes = connection.execute(sa.select(TABLE).where(sa.or_(page, TABLE.c.uuid.in_(uuids)) if uuids else page)).all()
-    trees = provider_trees(connection, [row.uuid for row in nodes])
-    return _Stored(nodes, {provider.uuid: provider for tree in trees.values() for provider in tree},
-                   {provider.uuid: root for root, tree in trees.items() for provider in tree})
+    trees = _trees(connection, [row.uuid for row in nodes], _StoredProvider)
+    own = {provider.uuid: (root, provider) for root, tree in trees.items() for provider in tree
+           if not provider.external}
+    return _Stored(nodes, {uuid: provider for uuid, (_root, provider) in own.items()},
+                   {uuid: root for uuid, (root, _provider) in own.items()},
+                   {provider.parent_uuid for tree in trees.values() for provider in tree if provider.external})
 
 
 def _identify(node: ComputeNode, row: Any) -> None:
@@ -198,7 +215,7 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
     removed = [uuid for uuid, root in stored.roots.items()
                if root == node.uuid and uuid not in {provider.uuid for provider in tree}]
     if removed:
-        changed = bool(_remove_idle_providers(connection, removed)) or changed
+        changed = bool(_remove_idle_providers(connection, removed, stored.parents)) or changed
     if row is None:
         _insert_nodes(connection, [node])
         return True
@@ -302,6 +319,7 @@ def remove(connection: sa.Connection, node_uuids: Sequence[str]) -> None:
     if not node_uuids:
         return
     _hold(connection, node_uuids)
+    external_providers.forget(connection, node_uuids)
     tree = sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.root_uuid.in_(node_uuids))
     connection.execute(sa.delete(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(tree)))
     connection.execute(sa.delete(ALLOCATIONS).where(ALLOCATIONS.c.provider_uuid.in_(tree)))
@@ -321,9 +339,10 @@ def _remove_idle(connection: sa.Connection, node_uuids: Sequence[str]) -> list[s
     return idle
 
 
-def _remove_idle_providers(connection: sa.Connection, uuids: Sequence[str]) -> list[str]:
-    """Remove missing sub-providers without claims; the capacity of those with claims becomes zero."""
-    busy = set(connection.scalars(sa.select(ALLOCATIONS.c.provider_uuid).where(ALLOCATIONS.c.provider_uuid.in_(uuids))))
+def _remove_idle_providers(connection: sa.Connection, uuids: Sequence[str], parents: set[str | None]) -> list[str]:
+    """Remove missing sub-providers; the capacity of those with claims or in ``parents`` becomes zero."""
+    busy = parents.intersection(uuids) | set(connection.scalars(
+        sa.select(ALLOCATIONS.c.provider_uuid).where(ALLOCATIONS.c.provider_uuid.in_(uuids))))
     idle = [uuid for uuid in uuids if uuid not in busy]
     if idle:
         connection.execute(sa.delete(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(idle)))
@@ -389,13 +408,17 @@ def _objects(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> list[Com
 
 def provider_trees(connection: sa.Connection, node_uuids: Sequence[str]) -> dict[str, list[Provider]]:
     """Return root uuid -> providers of the tree with their inventories, by two statements."""
+    return _trees(connection, node_uuids, Provider)
+
+
+def _trees(connection: sa.Connection, node_uuids: Sequence[str], kind: type[P]) -> dict[str, list[P]]:
     if not node_uuids:
         return {}
-    trees: dict[str, list[Provider]] = {}
-    providers: dict[str, Provider] = {}
+    trees: dict[str, list[P]] = {}
+    providers: dict[str, P] = {}
     for row in connection.execute(sa.select(PROVIDERS).where(PROVIDERS.c.root_uuid.in_(node_uuids))
                                   .order_by(PROVIDERS.c.root_uuid, PROVIDERS.c.name)):
-        provider = rows.to_object(Provider, row)
+        provider = rows.to_object(kind, row)
         provider.inventories = {}
         providers[provider.uuid] = provider
         trees.setdefault(row.root_uuid, []).append(provider)

@@ -91,7 +91,14 @@ providers = table(
     Column("parent_uuid", text(36)),
     Column("root_uuid", text(36), nullable=False),
     Column("traits", Json(list[str]), nullable=False),
+    # True for a provider that a client of the Placement API created; reports of hosts do not change it.
+    Column("external", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Counts the changes of an external provider; for others compute_nodes.generation of the root does.
+    Column("generation", sa.BigInteger, nullable=False, server_default="0"),
+    # Traits that clients of the Placement API added to a provider of a host; also in ``traits``.
+    Column("extra_traits", Json(list[str])),
     Index("ix_providers_root_uuid", "root_uuid"),
+    Index("ix_providers_name", "name"),
 )
 
 inventories = table(
@@ -101,6 +108,7 @@ inventories = table(
     *required(sa.BigInteger, "total", "reserved"),
     Column("ratio", sa.Double(), nullable=False),
     *required(sa.BigInteger, "min_unit", "max_unit", "step_size", "used"),
+    Index("ix_inventories_resource_class", "resource_class", "provider_uuid"),
 )
 
 allocations = table(
@@ -117,7 +125,26 @@ allocations = table(
     Column("created_at", Utc, nullable=False),
     Index("ix_allocations_provider_uuid", "provider_uuid"),
     Index("ix_allocations_root_uuid", "root_uuid"),
+    Index("ix_allocations_project", "project_id", "user_id"),
 )
+
+# --- Placement API: data that hosts and servers do not have -----------------------------------------
+# Consumers other than servers and their migrations; a consumer without allocations has no row.
+consumers = table(
+    "consumers", Column("uuid", text(36), primary_key=True), Column("generation", sa.BigInteger, nullable=False),
+    Column("type", text(), nullable=False), Column("created_at", Utc, nullable=False))
+
+# Memberships of providers in aggregates, besides those of compute nodes in host aggregates.
+provider_aggregates = table(
+    "provider_aggregates", Column("aggregate_uuid", text(36), primary_key=True),
+    Column("provider_uuid", text(36), primary_key=True),
+    Index("ix_provider_aggregates_provider_uuid", "provider_uuid"))
+
+# Names that clients have registered; kind: trait, class, or provider (unique names of external providers).
+placement_names = table(
+    "placement_names", Column("kind", text(16), primary_key=True), Column("name", text(), primary_key=True))
+
+# --- aggregates and server groups -------------------------------------------------------------------
 
 aggregates = table(
     "aggregates",

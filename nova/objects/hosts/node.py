@@ -24,7 +24,7 @@ _METRIC_LARGEST = 1 << 63
 
 # Limits of the data that a host may report about a node: several times the numbers of real machines. Every scheduler
 # stores this data and reads it for every server.
-_CHILDREN, _CLASSES, _TRAITS, _METRICS = 1000, 200, 1000, 100
+CHILDREN, _CLASSES, _TRAITS, _METRICS = 1000, 200, 1000, 100
 _CELLS, _DEVICES, _GUESTS = 128, 10_000, 200
 _SIZE = 1 << 20  # maximum size in bytes of the data of a node without its devices
 NODES = 10_000  # maximum number of nodes of one host (a bare metal host has many nodes)
@@ -116,7 +116,7 @@ class ComputeNode(Object, kw_only=True):
 # --- limits ----------------------------------------------------------------------------------
 def check_limits(node: ComputeNode) -> None:
     """Check the limits and the ranges of a reported node. Raises InvalidInput."""
-    _bound("providers", node.children, _CHILDREN)
+    _bound("providers", node.children, CHILDREN)
     _bound("NUMA cells", node.numa_topology.cells if node.numa_topology else (), _CELLS)
     _bound("PCI devices", node.pci_devices or (), _DEVICES)
     _bound("kinds of guests", node.supported_instances, _GUESTS)

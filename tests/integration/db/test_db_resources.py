@@ -35,6 +35,7 @@ from tests.unit.conductor.hosts.test_claims import asking
 from tests.unit.conductor.hosts.test_claims import claim as claimed
 from tests.unit.conductor.hosts.test_claims import hosts as selections  # noqa: F401
 from tests.unit.conductor.hosts.test_nodes import *  # noqa: F403
+from tests.unit.conductor.hosts.test_placement import *  # noqa: F403
 from tests.unit.conductor.hosts.test_services import *  # noqa: F403
 from tests.unit.conductor.networks.test_fixed_ips import *  # noqa: F403
 from tests.unit.conductor.networks.test_legacy_networks import *  # noqa: F403

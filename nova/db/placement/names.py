@@ -1,0 +1,116 @@
+"""Names of traits and resource classes: standard ones, and custom ones that clients registered or hosts report."""
+
+import functools
+from collections.abc import Collection
+
+import os_resource_classes
+import os_traits
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db import tables
+from nova.db.sql import rows
+from nova.objects.hosts.placement import CUSTOM, RESOURCE_CLASS, TRAIT
+
+TABLE = tables.placement_names
+PROVIDERS = tables.providers
+INVENTORIES = tables.inventories
+_PAGE = 1000
+
+
+@functools.cache
+def standard(kind: str) -> frozenset[str]:
+    return frozenset(os_traits.get_traits() if kind == TRAIT else os_resource_classes.STANDARDS)
+
+
+def index(connection: sa.Connection, kind: str, associated: bool | None = None) -> list[str]:
+    """Return all names in order. ``associated``: only traits that a provider has, or only those that none has."""
+    used = _used_classes(connection) if kind == RESOURCE_CLASS else _used_traits(connection)
+    if associated:
+        return sorted(used)
+    names = {*standard(kind), *used, *connection.scalars(sa.select(TABLE.c.name).where(TABLE.c.kind == kind))}
+    return sorted(names - used if associated is False else names)
+
+
+def check(connection: sa.Connection, kind: str, names: Collection[str]) -> None:
+    """Raise Invalid if a name is neither standard nor registered nor in use."""
+    unknown = sorted(set(names) - standard(kind))
+    if unknown:
+        registered = set(connection.scalars(sa.select(TABLE.c.name).where(
+            TABLE.c.kind == kind, TABLE.c.name.in_(unknown))))
+        unknown = [name for name in unknown if name not in registered and not _in_use(connection, kind, name)]
+    if unknown:
+        what = "trait" if kind == TRAIT else "resource class"
+        raise exception.Invalid(f"No such {what}: {', '.join(unknown)}.")
+
+
+def exists(connection: sa.Connection, kind: str, name: str) -> bool:
+    try:
+        check(connection, kind, [name])
+    except exception.Invalid:
+        return False
+    return True
+
+
+def register(connection: sa.Connection, kind: str, name: str) -> bool:
+    """Register a custom name; return False if it exists."""
+    if exists(connection, kind, name):
+        return False
+    with rows.on_duplicate():
+        connection.execute(sa.insert(TABLE).values(kind=kind, name=name))
+    return True
+
+
+def remove(connection: sa.Connection, kind: str, name: str) -> None:
+    """Delete a custom name. Raises Invalid (a standard name), NotFound, and Conflict if a provider has it."""
+    what = "trait" if kind == TRAIT else "resource class"
+    if name in standard(kind):
+        raise exception.Invalid(f"Cannot delete standard {what} {name}.")
+    if _in_use(connection, kind, name):
+        raise exception.PlacementConflict(f"The {what} {name} is in use by a resource provider.")
+    if not connection.execute(sa.delete(TABLE).where(TABLE.c.kind == kind, TABLE.c.name == name)).rowcount:
+        raise exception.NotFound(f"No such {what}: {name}.")
+
+
+def rename_class(connection: sa.Connection, name: str, new: str) -> None:
+    """Rename a custom resource class that no provider has. Raises Invalid, NotFound, Conflict."""
+    remove(connection, RESOURCE_CLASS, name)
+    if not register(connection, RESOURCE_CLASS, new):
+        raise exception.PlacementConflict(f"Resource class already exists: {new}.")
+
+
+def has_trait(trait: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a provider has a trait. Names of traits need no escapes in JSON."""
+    condition: sa.ColumnElement[bool] = sa.type_coerce(PROVIDERS.c.traits, sa.Text).contains(
+        f'"{trait}"', autoescape=True)
+    return condition
+
+
+def _in_use(connection: sa.Connection, kind: str, name: str) -> bool:
+    if not name.startswith(CUSTOM):
+        return False
+    statement = sa.select(PROVIDERS.c.uuid).where(has_trait(name)) if kind == TRAIT else sa.select(
+        INVENTORIES.c.provider_uuid).where(INVENTORIES.c.resource_class == name)
+    return connection.scalar(statement.limit(1)) is not None
+
+
+def _used_classes(connection: sa.Connection) -> set[str]:
+    """Return the resource classes of all inventories: for each, the index is searched for the next greater one."""
+    first = sa.select(sa.func.min(INVENTORIES.c.resource_class).label("name")).cte("classes", recursive=True)
+    following = sa.select(sa.func.min(INVENTORIES.c.resource_class)).where(
+        INVENTORIES.c.resource_class > first.c.name).scalar_subquery()
+    classes = first.union_all(sa.select(following).where(first.c.name.is_not(None)))
+    return set(connection.scalars(sa.select(classes.c.name).where(classes.c.name.is_not(None))))
+
+
+def _used_traits(connection: sa.Connection) -> set[str]:
+    """Return the traits of all providers, read in pages."""
+    used: set[str] = set()
+    after = ""
+    while True:
+        page = connection.execute(sa.select(PROVIDERS.c.uuid, PROVIDERS.c.traits).where(PROVIDERS.c.uuid > after)
+                                  .order_by(PROVIDERS.c.uuid).limit(_PAGE)).all()
+        used.update(trait for row in page for trait in row.traits)
+        if len(page) < _PAGE:
+            return used
+        after = page[-1].uuid
