@@ -44,8 +44,8 @@ def plan(connection: sa.Connection, host: str, uuids: Sequence[str], trusted: bo
     has no key of its own, so that no list of hosts is required."""
     listed = CONF.ironic.peer_list
     if len(uuids) > NODES or (host not in listed if listed else not trusted):
-        raise exception.CallerRefused(what=f"Host {host} is not in [ironic]peer_list of nova-conductor, or reports more "
-                                           f"than {NODES} nodes: the management of bare metal nodes")
+        raise exception.CallerRefused(what=f"Host {host} is not in [ironic]peer_list of nova-conductor, or reports "
+                                           f"more than {NODES} nodes: the management of bare metal nodes")
     peers = _peers(connection, host, listed)
     alive = {peer for peer, up in peers.items() if up}
     owners: dict[str, str] = {row.uuid: row.host for row in connection.execute(

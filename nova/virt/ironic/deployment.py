@@ -15,7 +15,7 @@ from nova.virt.ironic.client import POWER_OFF, POWER_ON, Ironic, Node, in_progre
 
 LOG = logging.getLogger(__name__)
 
-_ACTIVE, _RESCUED, _DELETING = "active", "rescue", "deleting"
+_ACTIVE, _RESCUED, DELETING = "active", "rescue", "deleting"
 # States in which Ironic works on a node and accepts no other transition.
 _BUSY = frozenset({"deploying", "wait call-back", "deploy hold", "rebuild", "rescuing", "rescue wait", "unrescuing",
                    "servicing", "service wait"})
@@ -67,7 +67,7 @@ class Deployments:
             raise in_progress(f"the node is in state {state}")
         if state not in (_ACTIVE, _RESCUED):
             raise exception.BareMetalError(reason=f"the deployment ended in state {state}: {node.last_error}")
-        self.power(instance, on=True, node=node)
+        self.power(node, on=True)
 
     def _take(self, instance: Instance) -> Node:
         """Return the node, associated with the instance. Undeploys a node of an earlier attempt first."""
@@ -94,7 +94,7 @@ class Deployments:
         if node.instance_uuid != uuid:
             self._end(uuid)
             return
-        if state == _DELETING or (state in _BUSY and state not in _INTERRUPTIBLE):
+        if state == DELETING or (state in _BUSY and state not in _INTERRUPTIBLE):
             raise in_progress(f"the node is in state {state}")
         for vif_id in sorted(self.ironic.vifs(node.uuid)):
             self.detach_vif(node, vif_id)
@@ -140,16 +140,16 @@ class Deployments:
         self._request(instance.uuid, target, node, lambda: self.ironic.provision(node.uuid, target, **more), tries=1)
 
     # --- power -------------------------------------------------------------------------------------------
-    def power(self, instance: Instance, on: bool, timeout: int = 0, node: Node | None = None) -> None:
-        """Power the node on or off. ``timeout``: seconds for a soft power off, which is tried once before."""
-        node, wanted = node or self.node_of(instance), POWER_ON if on else POWER_OFF
+    def power(self, node: Node, on: bool, timeout: int = 0) -> None:
+        """Power a node on or off. ``timeout``: seconds for a soft power off, which is tried once before."""
+        uuid, wanted = node.instance_uuid or "", POWER_ON if on else POWER_OFF
         if node.target_power_state is not None:
             raise in_progress(f"the power state changes to {node.target_power_state}")
         if node.power_state == wanted:
-            self._end(instance.uuid, wanted)
+            self._end(uuid, wanted)
             return
-        soft = timeout > 0 and not on and (instance.uuid, wanted) not in self._attempts
-        self._request(instance.uuid, wanted, node,
+        soft = timeout > 0 and not on and (uuid, wanted) not in self._attempts
+        self._request(uuid, wanted, node,
                       lambda: self._softly(node, "soft power off" if soft else wanted, wanted, timeout))
 
     def reboot(self, instance: Instance, hard: bool, timeout: int) -> None:
@@ -158,7 +158,7 @@ class Deployments:
         if node.target_power_state is not None:
             raise in_progress(f"the power state changes to {node.target_power_state}")
         if node.power_state == POWER_OFF:
-            self.power(instance, on=True, node=node)
+            self.power(node, on=True)
         requested = self._attempts.get((instance.uuid, change), 0)
         if requested and node.power_state == POWER_ON and not node.last_error:
             self._end(instance.uuid, change)
@@ -224,16 +224,18 @@ def _config_drive(path: str | None) -> dict[str, str]:
 
 def _instance_info(instance: Instance, node: Node) -> dict[str, Any]:
     """Return the fields of instance_info from which Ironic deploys the instance, by path."""
-    flavor, properties = instance.flavor, node.properties
+    flavor, image = instance.flavor, instance.image.properties if instance.image else {}
     capabilities = {name.removeprefix("capabilities:"): value for name, value in flavor.extra_specs.items()
                     if name.startswith("capabilities:")}
     values = {
-        "image_source": instance.image_ref, "root_gb": str(flavor.root_gb), "swap_mb": str(flavor.swap),
-        "ephemeral_gb": str(flavor.ephemeral_gb), "display_name": instance.display_name,
-        "vcpus": str(flavor.vcpus), "memory_mb": str(flavor.memory_mb), "nova_host_id": instance.host,
-        "local_gb": str(properties.get("local_gb", 0)), "project_id": instance.project_id,
-        "user_id": instance.user_id, "flavor_name": flavor.name, "capabilities": json.dumps(capabilities),
-        "traits": _required_traits(flavor.extra_specs, instance.image.properties if instance.image else {}),
+        "image_source": instance.image_ref,
+        # Ironic 39 cannot rebuild a node if it has to query this from an image service that does not respond.
+        "image_type": image.get("img_type") or ("partition" if instance.kernel_id else "whole-disk"),
+        "root_gb": str(flavor.root_gb), "swap_mb": str(flavor.swap), "ephemeral_gb": str(flavor.ephemeral_gb),
+        "local_gb": str(node.properties.get("local_gb", 0)), "vcpus": str(flavor.vcpus),
+        "memory_mb": str(flavor.memory_mb), "flavor_name": flavor.name, "display_name": instance.display_name,
+        "nova_host_id": instance.host or "", "project_id": instance.project_id, "user_id": instance.user_id,
+        "capabilities": json.dumps(capabilities), "traits": _required_traits(flavor.extra_specs, image),
         "fixed_ips": [address for vif in instance.network_info for address in vif.addresses()]}
     return {f"/instance_info/{name}": value for name, value in values.items()}
 

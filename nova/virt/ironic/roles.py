@@ -4,11 +4,11 @@
 import contextlib
 import glob
 import os
-import shutil
 import time
 import urllib.parse
 
 from nova import exception
+from nova.common import files
 from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.networks.network import VIF
@@ -19,7 +19,7 @@ from nova.objects.servers.instance import Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.ironic.client import POWER_OFF, POWER_ON, Node
-from nova.virt.ironic.deployment import Deployments
+from nova.virt.ironic.deployment import DELETING, Deployments
 
 _POWER_STATES = {POWER_ON: states.RUNNING, POWER_OFF: states.SHUTDOWN}
 # Seconds between two requests while a console starts.
@@ -28,8 +28,10 @@ _POLL = 0.2
 
 def remove_drives(uuid: str = "*") -> None:
     """Remove the files of config drives, which Ironic has stored, of an instance or of all instances."""
-    for path in glob.glob(os.path.join(glob.escape(CONF.instances_path), uuid, "disk.config*")):
-        shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+    for path in glob.glob(os.path.join(glob.escape(CONF.instances_path), uuid)):
+        files.remove(*glob.glob(os.path.join(glob.escape(path), "disk.config*")))
+        with contextlib.suppress(OSError):  # not a directory of a server
+            os.rmdir(path)
 
 
 class Role:
@@ -60,7 +62,7 @@ class Guests(Role, guest_driver.Guests):
         except exception.GuestNotFound:
             return
         if keep_disks:
-            self._deployments.power(instance, on=False, node=node)
+            self._deployments.power(node, on=False)
         else:
             self._deployments.undeploy(node, instance.uuid)
 
@@ -74,13 +76,13 @@ class Guests(Role, guest_driver.Guests):
 
     def stop(self, uuid: str) -> None:
         node = self._managed(uuid)
-        if node is not None and node.power_state != POWER_OFF and node.target_power_state is None:
-            self._ironic.set_power(node.uuid, POWER_OFF)
+        if node is not None:
+            self._deployments.power(node, on=False)
 
     def all(self) -> list[GuestStatus]:
-        managed = self.managed
-        return [GuestStatus(uuid=node.instance_uuid, power_state=_power_state(node))
-                for node in self._ironic.nodes() if node.instance_uuid and node.uuid in managed]
+        """Return the instances of managed nodes, without those that Ironic undeploys."""
+        return [GuestStatus(uuid=node.instance_uuid, power_state=_power_state(node)) for node in self._ironic.nodes()
+                if node.instance_uuid and node.uuid in self.managed and node.provision_state != DELETING]
 
     def power_state(self, uuid: str) -> int:
         node = self._managed(uuid)
@@ -123,10 +125,10 @@ class Disks(Role, guest_driver.Disks):
 
 class Power(Role, guest_driver.Power):
     def on(self, instance: Instance, paused: bool = False) -> None:
-        self._deployments.power(instance, on=True)
+        self._deployments.power(self._deployments.node_of(instance), on=True)
 
     def off(self, instance: Instance, timeout: int = 0) -> None:
-        self._deployments.power(instance, on=False, timeout=timeout)
+        self._deployments.power(self._deployments.node_of(instance), on=False, timeout=timeout)
 
     def reboot(self, instance: Instance, hard: bool, timeout: int | None = None) -> None:
         self._deployments.reboot(instance, hard or timeout == 0, timeout or 0)
@@ -143,6 +145,8 @@ class Consoles(Role, guest_driver.Consoles):
         node = self._ironic.node_of(uuid)
         if node is None:
             raise exception.GuestNotFound(instance_uuid=uuid)
+        if node.power_state == POWER_OFF:
+            raise exception.GuestNotRunning(instance_uuid=uuid)
         console = self._ironic.console(node.uuid)
         if not console.get("console_enabled"):
             self._ironic.set_console(node.uuid, True)
@@ -168,7 +172,7 @@ def _address(console: object) -> ConsoleAddress | None:
 class Rescue(Role, guest_driver.Rescue):
     def begin(self, instance: Instance, image: Image, files: BootFiles, timeout: int = 0) -> None:
         """Rescue the node with the ramdisk that Ironic has for it. The password is the new one of the server."""
-        if image.id != instance.image_ref:
+        if instance.image is None or image.id != instance.image.id:
             raise exception.NotImplementedHere(what="rescue bare metal servers with an image of choice")
         if not instance.admin_pass:
             raise exception.NotImplementedHere(what="rescue bare metal servers without a password")
