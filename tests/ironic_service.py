@@ -59,9 +59,9 @@ class IronicService:
         self._http.shutdown()
         self._http.server_close()
 
-    def add_node(self, resource_class: str = "gold", **values: Any) -> str:
-        """Create an available node."""
-        identity = str(uuid.uuid4())
+    def add_node(self, resource_class: str = "gold", identity: str = "", **values: Any) -> str:
+        """Create an available node. ``identity``: its uuid."""
+        identity = identity or str(uuid.uuid4())
         self._nodes[identity] = {
             "uuid": identity, "provision_state": "available", "target_provision_state": None, "power_state": None,
             "target_power_state": None, "last_error": None, "maintenance": False, "retired": False, "traits": [],
@@ -150,7 +150,7 @@ class IronicService:
         else:
             values = {"provision_state": end, "target_provision_state": None, "last_error": None}
             if target == "deleted":
-                values |= {"instance_uuid": None, "instance_info": {}}
+                values |= {"instance_uuid": None, "instance_info": {}, "power_state": "power off"}
         values["provision_updated_at"] = datetime.datetime.now(datetime.UTC).isoformat()
         node["provision_state"], node["target_provision_state"] = meanwhile, end
         if "configdrive" in body:
@@ -259,9 +259,9 @@ class RealIronic:
             time.sleep(0.1)
         raise AssertionError(response.text)
 
-    def add_node(self, resource_class: str = "gold", traits: list[str] | None = None) -> str:
+    def add_node(self, resource_class: str = "gold", identity: str = "", traits: list[str] | None = None) -> str:
         identity = str(self._call("POST", "/nodes", {
-            "driver": "fake-hardware", "resource_class": resource_class,
+            "driver": "fake-hardware", "resource_class": resource_class, "uuid": identity or str(uuid.uuid4()),
             "properties": {"cpus": 4, "memory_mb": 8192, "local_gb": 100, "cpu_arch": "x86_64"}})["uuid"])
         if traits:
             self._call("PUT", f"/nodes/{identity}/traits", {"traits": traits})

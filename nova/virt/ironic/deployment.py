@@ -38,9 +38,10 @@ class Deployments:
         self._attempts: dict[tuple[str, str], int] = {}
 
     def node_of(self, instance: Instance) -> Node:
-        """Return the node of an instance. Raises GuestNotFound if the node has another instance, or none."""
+        """Return the node of an instance. Raises GuestNotFound if the node has another instance, or none, and for an
+        instance that was placed nowhere."""
         try:
-            node = self.ironic.node(instance.node or "")
+            node = self.ironic.node(instance.node) if instance.node else None
         except exception.NotFound:
             node = None
         if node is None or node.instance_uuid != instance.uuid:
