@@ -105,7 +105,7 @@ class IronicService:
             if method != "GET" and node["uuid"] in self.locked:
                 return _fault(409, f"Node {node['uuid']} is locked by host 127.0.0.1, please retry after the current "
                                    "operation is completed.")
-            name = "_".join([method.lower(), *parts[1:3]])
+            name = "_".join([method.lower(), *(parts[1:2] if parts[1:2] == ["vifs"] else parts[1:3])])
             return getattr(self, f"do_{name}")(node, body)
 
     def _list(self, query: dict[str, str]) -> list[dict[str, Any]]:

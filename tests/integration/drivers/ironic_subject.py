@@ -70,8 +70,8 @@ class IronicSubject(Subject):
     def server(self, **fields: Any) -> Instance:
         """Return a server on the node that was used least recently."""
         self._turn += 1
-        return server(node=self.machines[self._turn % _NODES], image_ref="http://127.0.0.1/image", admin_pass="secret",
-                      **fields)
+        return server(**{"node": self.machines[self._turn % _NODES], "image_ref": "http://127.0.0.1/image",
+                         "admin_pass": "secret", **fields})
 
     def has_disks(self, instance: Instance) -> bool:
         return instance.uuid in self.driver.guests.traces()
