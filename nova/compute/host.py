@@ -214,10 +214,9 @@ class StepHost:
         new config drive beside the current one. ``instance``: an instance with other images. ``root``: another image
         for the root disk only."""
         instance = instance or self.instance
-        if self.machine.driver.virtual:
-            return BootFiles()
         if not self.machine.driver.needs_images:
-            return BootFiles(config_drive=self._config_drive(drive) if instance.config_drive else None)
+            drives = instance.config_drive and not self.machine.driver.virtual
+            return BootFiles(config_drive=self._config_drive(drive) if drives else None)
         most = CONF.compute.kernel_size_limit_mb << 20
         return BootFiles(root=self._root(instance, root) if instance.image_ref else None, alone=root is not None,
                          kernel=self._boot_file(instance.kernel_id, "aki", most),

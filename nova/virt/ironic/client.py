@@ -55,12 +55,12 @@ class Ironic:
         for name in ("conductor_group", "shard"):
             if (value := getattr(CONF.ironic, name)) is not None:
                 wanted[name] = value
-        found: list[Node] = []
+        nodes: list[Node] = []
         while True:
             page = msgspec.convert(self._read("/v1/nodes", "nodes", list[Node], wanted), list[Node])
-            found += page
+            nodes += page
             if len(page) < _PAGE:
-                return found
+                return nodes
             wanted["marker"] = page[-1].uuid
 
     def node(self, uuid: str) -> Node:

@@ -127,7 +127,7 @@ def world_fixture(suite, tmp_path_factory):
 
 @pytest.fixture(name="metal")
 def metal_fixture(world, suite, admin):
-    """Both hosts up, all nodes available, and reported."""
+    """Yield the world with both hosts up, and all nodes available and reported."""
     world.report()
     for name in HOSTS:
         wait_scheduler(suite, name, True)
