@@ -215,7 +215,8 @@ class StepHost:
         for the root disk only."""
         instance = instance or self.instance
         if not self.machine.driver.needs_images:
-            return BootFiles()
+            drives = instance.config_drive and not self.machine.driver.virtual
+            return BootFiles(config_drive=self._config_drive(drive) if drives else None)
         most = CONF.compute.kernel_size_limit_mb << 20
         return BootFiles(root=self._root(instance, root) if instance.image_ref else None, alone=root is not None,
                          kernel=self._boot_file(instance.kernel_id, "aki", most),

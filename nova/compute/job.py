@@ -46,6 +46,8 @@ class Job:
         self.abandoned = False
         self._deadline: float | None = None
         self._step: Step | None = None
+        # The rest of the order while a driver changes the guest without a thread, and the time to call it again.
+        self.parked: tuple[Callable[[], None], float] | None = None
 
     def check(self) -> None:
         """Raise Superseded if this host has received a newer order or an interrupt."""
@@ -108,8 +110,9 @@ class Job:
         return self._step.name if self._step else self.order.step
 
     def enter(self, step: Step) -> None:
-        """Start the deadline of ``step``."""
-        self._step, self._deadline = step, time.monotonic() + step.deadline
+        """Start the deadline of ``step``, unless the step continues after a pause."""
+        if self._step is not step:
+            self._step, self._deadline = step, time.monotonic() + step.deadline
 
     def leave(self) -> None:
         """Note that no step runs."""

@@ -23,6 +23,7 @@ from nova.compute.runner import Runner
 from nova.conf import CONF
 from nova.objects.servers import states
 from nova.objects.servers.guest import Eviction, GuestStatus, Whereabouts
+from nova.operations.framework.guest_driver import InProgress
 from nova.rpcapi.by_hosts import Guests
 from nova.telemetry import metrics
 from nova.virt.driver import Driver
@@ -255,6 +256,8 @@ class UnknownGuests:
                     self._machine.driver.guests.remove_orphan(uuid)
                     self._machine.network.unplug_guest(uuid)
                     self._machine.shares.disconnect_guest(uuid)
+            except InProgress as change:
+                LOG.info("[instance: %s] Unknown guest: action %s: %s", uuid, CONF.compute.unknown_guests, change)
             except exception.NovaException as error:
                 LOG.warning("[instance: %s] Unknown guest: action %s failed: %s", uuid, CONF.compute.unknown_guests,
                             error)

@@ -42,11 +42,24 @@ class NodeReports:
     def __init__(self, host: str, driver: Driver, guests: Guests, monitors: Monitors | None = None) -> None:
         self._host, self._driver, self._guests = host, driver, guests
         self._monitors = monitors or Monitors({})
+        self._assigned: frozenset[str] = frozenset()
         self._reported: list[bytes] = []
         self._full_report_at = 0.0
 
-    def report(self, full: bool = False) -> None:
-        """Report the current nodes. ``full``: report unchanged nodes, too."""
+    def assign(self) -> bool:
+        """Request the nodes that this host manages, if it shares nodes with others. Return True if there are more."""
+        visible = self._driver.shared_nodes()
+        if visible is None:
+            return False
+        before, self._assigned = self._assigned, frozenset(
+            self._guests.share_nodes(context.admin(), self._host, visible))
+        self._driver.manage(self._assigned)
+        return not self._assigned <= before
+
+    def report(self, full: bool = False) -> bool:
+        """Report the current nodes. ``full``: report unchanged nodes, too. Return True if the host has nodes that it
+        took over from another one."""
+        gained = self.assign()
         now = time.monotonic()
         if full or now - self._full_report_at > _FULL_REPORT:
             self._reported, self._full_report_at = [], now
@@ -59,6 +72,7 @@ class NodeReports:
             if digest != before:
                 self._guests.report_nodes(context.admin(), self._host, nodes, after, upto)
             self._reported.append(digest)
+        return gained
 
     def _pages(self) -> Iterator[tuple[str, str | None, list[ComputeNode]]]:
         """Yield pages. Each page has all nodes with uuids after ``after`` and up to ``upto``."""

@@ -25,6 +25,7 @@ from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations import REGISTRY
 from nova.operations.framework.base import Operation, Step, failure_of, journal
+from nova.operations.framework.guest_driver import InProgress
 from nova.rpcapi.by_hosts import Engine, Guests
 from nova.service.fair_pool import FairThreadPool
 from nova.service.run import Drain
@@ -180,12 +181,22 @@ class Runner:
                 self._pool.submit("urgent", job.order.instance.project_id, self._report_for, job, step, error)
             elif orders.waiting is not None and job.superseded_for(now) > _GRACE:
                 self._abandon(orders, job, "a newer operation is waiting")
+            elif job.parked is not None and now >= job.parked[1]:
+                self._resume(orders, job)
+
+    def _resume(self, orders: InstanceOrders, job: Job) -> None:
+        """Continue an order whose driver call was to be repeated later."""
+        with self._mutex:
+            if orders.current is job and not job.begun and job.parked is not None and not self._stopping.is_set():
+                job.parked = job.parked[0], math.inf
+                self._start(job)
 
     def _abandon(self, orders: InstanceOrders, job: Job, why: str) -> None:
         LOG.error("[instance: %s] %s hangs on this host and is abandoned: %s", job.uuid, job.order.action.action, why)
         job.abandon()
-        with self._mutex:
-            self._hanging[job.uuid] = job
+        if job.parked is None:
+            with self._mutex:
+                self._hanging[job.uuid] = job
         if job.future is not None and not self._pool.replace(job.future):
             LOG.error("[instance: %s] %s keeps its thread: too many driver calls hang on this host. Check its storage "
                       "and hypervisor, then restart nova-compute", job.uuid, job.order.action.action)
@@ -213,11 +224,16 @@ class Runner:
         order = job.order
         with self._mutex:
             job.begun = True
+            parked, job.parked = job.parked, None
         try:
             job.ctx.update_store()
             with worker_stats.METER.work(), tracing.span(f"host {order.action.operation}", job.ctx, instance=job.uuid,
                                                          attempt=order.attempt, host=self.machine.name):
-                self._run(job)
+                if parked is None:
+                    self._run(job)
+                else:
+                    job.fence()
+                    parked[0]()
         except Superseded as error:
             LOG.info("[instance: %s] Order %s is not current any more: %s", job.uuid, order.step, error)
             self._after_refusal(job)
@@ -227,6 +243,8 @@ class Runner:
         finally:
             with self._mutex:
                 orders = self._orders_by_instance.get(job.uuid)
+                if job.parked is not None and not job.overtaken:
+                    job.begun, orders = False, None  # the order stays the current one
             if orders is not None:
                 self._next(orders, job)
         if job.abandoned:
@@ -277,15 +295,27 @@ class Runner:
             return
         LOG.info("[instance: %s] %s%s: %s", job.uuid, "Undoing " if order.undo else "", order.action.action,
                  ", ".join(step.name for step in batch))
-        self._run_batch(job, operation, batch, host, report, started)
+        self._run_from(job, operation, batch, host, report, started)
+
+    def _run_from(self, job: Job, operation: Operation, batch: Sequence[Step], host: StepHost, report: StepReport,
+                  started: float) -> None:
+        """Run these steps and report the end of the order, or park it until the driver is to be called again."""
+        order, rest = job.order, self._run_batch(job, operation, batch, host, report, started)
+        if rest is not None:
+            steps, seconds = rest
+            job.parked = (functools.partial(self._run_from, job, operation, steps, host, report, started),
+                          time.monotonic() + seconds)
+            return
         report.changes, report.results = host.changes, host.results
         self._report(job, report)
         LOG.info("[instance: %s] %s took %.2f s%s", job.uuid, order.action.action, time.monotonic() - started,
                  " and failed" if report.failure else "")
 
     def _run_batch(self, job: Job, operation: Operation, batch: Sequence[Step], host: StepHost, report: StepReport,
-                   started: float) -> None:
-        for step in batch:
+                   started: float) -> tuple[Sequence[Step], float] | None:
+        """Run these steps. Return the remaining steps and the seconds until the first of them is to be called again, if
+        the driver changes the guest meanwhile, or else None."""
+        for number, step in enumerate(batch):
             if step is not batch[0] and time.monotonic() - started > _PROGRESS_AFTER:
                 self._send_progress(job, step.name, {}, {})
             report.step = step.name
@@ -294,8 +324,10 @@ class Runner:
                 job.fence()
                 with metrics.step(operation.name, step.name, job.order.undo), tracing.span(
                         f"host {'undo ' if job.order.undo else ''}{operation.name}.{step.name}"):
-                    self._retry_while_unavailable(functools.partial(operation.run, step, host, job.order.undo))
+                    seconds = self._call_step(functools.partial(operation.run, step, host, job.order.undo))
                     host.end_step()
+                if seconds is not None:
+                    return batch[number:], seconds
             except Superseded:
                 raise
             except Exception as error:
@@ -308,14 +340,18 @@ class Runner:
                 if not job.order.undo:
                     break  # run the other compensations nevertheless
         job.leave()
+        return None
 
-    def _retry_while_unavailable(self, step: Callable[[], None]) -> None:
-        """Run a step; retry it for a limited time while the hypervisor is unavailable."""
+    def _call_step(self, step: Callable[[], None]) -> float | None:
+        """Run a step; retry it for a limited time while the hypervisor is unavailable. Return the seconds after which
+        it is to be called again, or None if it is done."""
         until = time.monotonic() + _HYPERVISOR_TIMEOUT
         while True:
             try:
                 step()
-                return
+                return None
+            except InProgress as change:
+                return change.seconds
             except exception.HypervisorUnavailable:
                 if time.monotonic() > until or self._stopping.wait(1.0):
                     raise

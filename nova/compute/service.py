@@ -21,6 +21,7 @@ from nova.compute.reconcile import Reconciler
 from nova.compute.reports import NodeReports, VolumeUsage
 from nova.compute.runner import TICK, Runner, order_pool
 from nova.conf import CONF
+from nova.network.base import NoNetwork
 from nova.objects.images.image import Image
 from nova.objects.networks.floating_ip_dns import ServedDomain
 from nova.objects.networks.network import GroupFilter, Peers, RuleSet
@@ -57,7 +58,8 @@ _SHARED_THREADS = 2
 
 def machine_of(driver: Driver) -> Machine:
     """Return the host of this driver with the configured network driver, volumes and images."""
-    return Machine(name=driver.host, driver=driver, network=load("nova.network.drivers", CONF.network.driver)(),
+    network = load("nova.network.drivers", CONF.network.driver) if driver.plugs_interfaces else NoNetwork
+    return Machine(name=driver.host, driver=driver, network=network(),
                    images=image.store, cache=ImageCache(used=driver.disks.used_images),
                    volumes=load("nova.volume.drivers", CONF.volume.driver)(QemuTools()),
                    shares=load("nova.share.drivers", CONF.share.driver)())
@@ -136,6 +138,7 @@ class ComputeService:
         self.machine.driver.start(self.reconciler.guest_changed)
         self.machine.volumes.start()
         bus.retry_until_available(self._register, "a conductor")
+        bus.retry_until_available(self._nodes.assign, "a conductor")
         bus.retry_until_available(lambda: self.reconciler.start(ctx), "a conductor")
         self.reconciler.compare_later()
         # Resume before the queue is read: resumed orders have newer attempts than queued ones.
@@ -226,8 +229,9 @@ class ComputeService:
 
     # --- periodic ----------------------------------------------------------------------------------
     def report_nodes(self) -> None:
-        """Report inventories and traits if they changed."""
-        self._nodes.report()
+        """Report inventories and traits if they changed. Compare the guests of nodes taken over from another host."""
+        if self._nodes.report():
+            self.reconciler.compare()
 
     def _register(self) -> None:
         """Register the service. Raises HostIdentityMismatch: the database has this host name for another machine, or
@@ -240,7 +244,8 @@ class ComputeService:
         service = self._heartbeat.register(
             context.admin(), self.host, BINARY, COMPUTE, SERVICE_VERSION,
             identity.of_virtual_host(self.host) if virtual else identity.of_this_machine(),
-            {**self.machine.volumes.connector(self.host), **self.machine.shares.connector(self.host)}, belongs_to,
+            {**self.machine.volumes.connector(self.host), **self.machine.shares.connector(self.host),
+             **self.machine.driver.connector()}, belongs_to,
             returning=bool(belongs_to and not virtual))
         if service.deployment is not None:  # None from a conductor of the previous release
             identity.join(service.deployment)

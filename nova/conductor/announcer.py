@@ -7,7 +7,7 @@ from typing import Any
 from nova import context
 from nova.conductor.core import Core
 from nova.conductor.feeds import host_notices
-from nova.db.hosts import compute_nodes, services
+from nova.db.hosts import compute_nodes, services, shared_nodes
 from nova.objects.hosts.node import ComputeNode
 from nova.objects.hosts.scheduling import HostState
 from nova.objects.hosts.service import Service
@@ -48,3 +48,20 @@ def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str
         LOG.info("Compute node %s of host %s now has %s", state.node, host, ", ".join(
             f"{name} {inventory.total}" for name, inventory in sorted(state.inventories.items())))
     return report.nodes
+
+
+def share_nodes(core: Core, host: str, uuids: Sequence[str], trusted: bool) -> list[str]:
+    """Return those of these shared nodes that the host is to manage, and publish those that it takes over."""
+    plan = core.db.read(lambda connection: shared_nodes.plan(connection, host, uuids, trusted))
+    if not plan.wanted:
+        return plan.own
+
+    def transaction(connection: Any) -> tuple[list[str], list[HostState]]:
+        taken = shared_nodes.take_over(connection, host, plan.wanted)
+        return taken, compute_nodes.states_of(connection, taken)
+
+    taken, states = core.db.write(transaction)
+    core.fleet.states(states)
+    if taken:
+        LOG.info("Host %s takes over %d bare metal nodes", host, len(taken))
+    return [*plan.own, *taken]

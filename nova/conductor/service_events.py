@@ -3,6 +3,7 @@
 Events may be lost, so interfaces are also compared with the ports of the network service from time to time. A
 difference is processed as the event that was missed."""
 
+import contextlib
 import functools
 import logging
 import random
@@ -20,6 +21,8 @@ from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
 from nova.db.hosts import services
 from nova.db.servers import servers
+from nova.objects.hosts.service import BARE_METAL
+from nova.objects.servers import states
 from nova.objects.servers.external_event import COMPLETED, ExternalEvent
 from nova.objects.servers.instance import Instance
 from nova.operations.extend_volume import ExtendVolume
@@ -31,6 +34,8 @@ LOG = logging.getLogger(__name__)
 _CHANGED = ("network-changed", "network-vif-plugged", "network-vif-unplugged")
 _DELETED = "network-vif-deleted"
 _EXTENDED = "volume-extended"
+_POWER = "power-update"
+_POWER_STATES = {"POWER_ON": states.RUNNING, "POWER_OFF": states.SHUTDOWN}
 # Seconds after which the hosts are read again if there were none.
 _EMPTY = 60.0
 _PAGE = 500  # servers
@@ -125,6 +130,27 @@ def process_volume_events(engine: Engine, events: Iterable[ExternalEvent]) -> No
     for event in events:
         if event.name == _EXTENDED and event.tag and event.status == COMPLETED:
             _extend(engine, event.instance_uuid, event.tag)
+
+
+def process_power_events(core: Core, events: Iterable[ExternalEvent]) -> None:
+    """Store the power states of bare metal servers that Ironic reports. An operation in progress reads the state at its
+    end. Events about other servers are ignored: their hosts report the power state."""
+    reported = {event.instance_uuid: _POWER_STATES.get((event.tag or "").upper(), states.NOSTATE)
+                for event in events if event.name == _POWER and event.status == COMPLETED}
+
+    def write(connection: sa.Connection, uuid: str, power_state: int) -> None:
+        instance = servers.lock(connection, uuid)
+        if BARE_METAL not in (services.connector(connection, instance.host or "") or {}) or instance.action_uuid:
+            return
+        vm_state = states.vm_state_of(instance.vm_state, power_state) or instance.vm_state
+        if (vm_state, power_state) != (instance.vm_state, instance.power_state):
+            servers.update(connection, uuid, {"power_state": power_state, "vm_state": vm_state})
+            LOG.info("[instance: %s] The power state of the node changed to %s without an operation", uuid,
+                     states.POWER_STATES[power_state])
+
+    for uuid, power_state in sorted(reported.items()):
+        with contextlib.suppress(exception.InstanceNotFound):  # deleted meanwhile
+            core.db.write(functools.partial(write, uuid=uuid, power_state=power_state))
 
 
 def _extend(engine: Engine, uuid: str, volume_id: str) -> None:

@@ -9,7 +9,7 @@ _RATIOS = (("cpu", "Virtual-to-physical CPU", 4.0), ("ram", "Memory", 1.0), ("di
 OPTIONS = {
     None: [
         cfg.StrOpt("compute_driver", default="libvirt", help="Hypervisor driver: a name of the entry points "
-                   "nova.virt.drivers (libvirt, uml or fake). Read by nova-compute. Set fake for tests without "
+                   "nova.virt.drivers (libvirt, uml, ironic or fake). Read by nova-compute. Set fake for tests without "
                    "guests."),
         cfg.IntOpt("max_concurrent_builds", default=10, min=0,
                    help="Maximum number of servers that this host builds at the same time. 0: no limit. Read by "

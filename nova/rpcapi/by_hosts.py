@@ -30,6 +30,11 @@ class Guests(Interface, topic=CONDUCTOR, namespace="guests"):
         driver must define the uuid of every node then."""
 
     @by_hosts
+    def share_nodes(self, ctx: RequestContext, host: str, uuids: list[str]) -> list[str]:
+        """Return those of these nodes, which several hosts can manage, that the host is to manage. Takes over nodes
+        and their servers from hosts that are down. Raises CallerRefused if the host may not share nodes."""
+
+    @by_hosts
     def on_host(self, ctx: RequestContext, host: str, limit: int = 1000, marker: str | None = None) -> list[Instance]:
         """Return the instances that may exist on a host, including incoming ones, ordered by uuid."""
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar
 
 from nova import exception
 from nova.conf import CONF
@@ -49,6 +49,8 @@ class Driver(GuestDriver, abc.ABC):
     capabilities: ClassVar[frozenset[str]] = frozenset()
     # False if guests do not use cached images (virtual hosts).
     needs_images: ClassVar[bool] = True
+    # False if the hypervisor plugs the interfaces of guests, and the host has none of its own.
+    plugs_interfaces: ClassVar[bool] = True
     # True if the hosts exist in memory only, so that one machine can have many.
     virtual: ClassVar[bool] = False
 
@@ -74,6 +76,17 @@ class Driver(GuestDriver, abc.ABC):
                 return file.read().strip()
         except OSError:
             return ""
+
+    def connector(self) -> dict[str, Any]:
+        """Return properties of the host that conductors need, besides those for access to volumes."""
+        return {}
+
+    def shared_nodes(self) -> list[str] | None:
+        """Return the uuids of all nodes that this host and others can manage, or None if hosts share no nodes."""
+        return None
+
+    def manage(self, nodes: Collection[str]) -> None:
+        """Set the shared nodes that this host manages; nodes() reports only these."""
 
     @abc.abstractmethod
     def nodes(self) -> list[ComputeNode]:

@@ -74,6 +74,9 @@ class Guests(by_hosts_api.Guests):
                      upto: str | None = None) -> list[ComputeNode]:
         return announcer.report_nodes(self.core, host, nodes, after, upto, trusted=not ctx.calling_host)
 
+    def share_nodes(self, ctx: RequestContext, host: str, uuids: list[str]) -> list[str]:
+        return announcer.share_nodes(self.core, host, uuids, trusted=not ctx.calling_host)
+
     def power_states(self, ctx: RequestContext, host: str, guests: list[GuestStatus]) -> None:
         reported = {guest.uuid: guest.power_state for guest in guests if guest.power_state in states.POWER_STATES}
         late = {guest.uuid for guest in guests if guest.late}

@@ -433,6 +433,7 @@ class ExternalEvents(servers_api.ExternalEvents):
             service_events.process_network_events(self.engine, placed)
         if self.engine.core.attachments.external:
             service_events.process_volume_events(self.engine, placed)
+        service_events.process_power_events(self.engine.core, placed)
         return codes
 
 

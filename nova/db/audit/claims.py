@@ -151,7 +151,9 @@ class Usage(Check):
         for row in connection.execute(sa.select(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(keys))
                                       .order_by(INVENTORIES.c.provider_uuid, INVENTORIES.c.resource_class)):
             right = claimed.pop((row.provider_uuid, row.resource_class), 0)
-            subject, room = f"{row.provider_uuid} {row.resource_class}", (row.total - row.reserved) * row.ratio
+            # An inventory that is reserved completely is not offered now (a bare metal node in use); claims stay valid.
+            reserved = row.reserved if row.reserved < row.total else 0
+            subject, room = f"{row.provider_uuid} {row.resource_class}", (row.total - reserved) * row.ratio
             if row.used != right:
                 this = sa.and_(INVENTORIES.c.provider_uuid == row.provider_uuid,
                                INVENTORIES.c.resource_class == row.resource_class)

@@ -21,6 +21,7 @@ from nova.context import RequestContext
 from nova.network.base import OutsidePort
 from nova.network.neutron.api import NeutronApi, NotAllowed, Raw
 from nova.network.neutron.groups import NeutronGroups
+from nova.objects.hosts.service import BARE_METAL
 from nova.objects.networks.network import SLAAC, VIF, FixedIp, HostRoute, NetworkRequest
 from nova.objects.servers.external_event import ExternalEvent
 from nova.objects.servers.instance import Instance
@@ -289,15 +290,18 @@ class NeutronServerInterfaces:
         return bound
 
     def _bind(self, vif: VIF, host: str, more: Raw | None = None) -> VIF:
-        """Bind a port to a host, and set ``more`` fields; return the interface as the host has to plug it. Raises
-        PortBindingFailed, PortNotFound."""
+        """Bind a port to a host, and set ``more`` fields; return the interface as the host has to plug it. Ports of
+        bare metal servers stay unbound: Ironic binds them to the node. Raises PortBindingFailed, PortNotFound."""
         port = self._api.update_port(self._ctx, vif.id, {
             "device_id": self._server.uuid, "binding:host_id": host,
             "device_owner": f"compute:{self._server.availability_zone or CONF.default_availability_zone}",
             **(more or {})})
-        if port.get("binding:vif_type") != "ovs":
+        if port.get("binding:vif_type") == "ovs":
+            return _bound(vif, port)
+        if BARE_METAL not in (self._ctl.connector(host) or {}):
             raise exception.PortBindingFailed(port_id=vif.id)
-        return _bound(vif, port)
+        port = self._api.update_port(self._ctx, vif.id, {"binding:host_id": None})
+        return msgspec.structs.replace(_bound(vif, port), awaits_plug=False)
 
     def unbind(self) -> None:
         for vif in self._server.network_info:

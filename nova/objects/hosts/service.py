@@ -11,6 +11,8 @@ import msgspec
 from nova import exception
 from nova.objects.base import Object
 
+# Key in the connector of a host that shares bare metal nodes with the other hosts of the same value.
+BARE_METAL = "bare_metal"
 _CONNECTOR = 16 * 1024  # maximum size in bytes of a host's volume connector
 
 

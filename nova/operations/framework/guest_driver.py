@@ -6,15 +6,16 @@ and image, ``network_info``, and ``block_devices`` with the result of ``HostVolu
 that is not connected in the description stays as the guest has it on this host. A share with a ``path`` is a host
 directory that the guest mounts.
 
-Errors: GuestNotFound (no such guest), HypervisorUnavailable (retry later), and other NovaException subclasses with a
-message for the user. Any other exception counts as an unexpected driver error. Abstract methods are required of every
-driver; the others refuse (NotImplementedHere) or have nothing to do, unless a driver implements them.
+Errors: GuestNotFound (no such guest), HypervisorUnavailable (retry later), InProgress (call again later), and other
+NovaException subclasses with a message for the user. Any other exception counts as an unexpected driver error. Abstract
+methods are required of every driver; the others refuse (NotImplementedHere) or have nothing to do, unless a driver
+implements them.
 """
 
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from nova import exception
 from nova.objects.accounts.flavor import Flavor
@@ -28,6 +29,15 @@ from nova.objects.servers.moves import DiskSource, MigrationProgress, MigrationS
 # Seconds after which the quiesced file systems of a guest are thawed in any case: all writers in the guest are blocked
 # meanwhile.
 QUIESCE_TIMEOUT = 60.0
+
+
+class InProgress(exception.NovaException, template="A change of the guest is in progress: {reason}"):
+    """Raised by a verb that has started a change which takes minutes. nova-compute calls the verb again after
+    ``seconds``, until it returns or the deadline of the step has passed; meanwhile no thread waits."""
+
+    def __init__(self, message: str | None = None, seconds: float = 2.0, **kwargs: Any) -> None:
+        super().__init__(message, seconds=seconds, **kwargs)
+        self.seconds = seconds
 
 
 class Cancelled(Protocol):

@@ -41,9 +41,10 @@ def all_verbs() -> set[str]:
 COVERED: set[str] = set()
 
 
-def covers(*verbs: str) -> Callable[[Any], Any]:
-    """Mark a test of the contract with the verbs that it tests. It is skipped for drivers without one of them."""
-    COVERED.update(verbs)
+def covers(*verbs: str, optional: tuple[str, ...] = ()) -> Callable[[Any], Any]:
+    """Mark a test of the contract with the verbs that it tests. It is skipped for drivers without one of them.
+    ``optional``: verbs that the test leaves out where the driver does not support them."""
+    COVERED.update(verbs, optional)
     return pytest.mark.verbs(*verbs)
 
 
@@ -56,6 +57,9 @@ class Subject(abc.ABC):
     elsewhere: Mapping[str, str] = {}
     # False if the driver reports no changes that a caller caused.
     reports_own_changes = True
+    # True if guests are machines: their disks exist as long as the guest, new disks are booted, and the host itself has
+    # no resources.
+    bare_metal = False
 
     def __init__(self) -> None:
         self.events: list[GuestStatus] = []
@@ -116,6 +120,9 @@ class Subject(abc.ABC):
         if wait:
             self.wait_until_booted(instance)
         return instance
+
+    def has_disks(self, instance: Instance) -> bool:
+        return self.driver.disks.exist(instance)
 
     def state(self, instance: Instance) -> int:
         return self.driver.guests.power_state(instance.uuid)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.drivers.fake_subject import FakeSubject
+from tests.integration.drivers.ironic_subject import IronicSubject
 from tests.integration.drivers.libvirt_subject import LibvirtSubject
 from tests.integration.drivers.lxc_subject import LxcSubject
 from tests.integration.drivers.subject import Subject
@@ -38,6 +39,10 @@ def _lxc(_request: pytest.FixtureRequest, place: pathlib.Path) -> Subject:
     return LxcSubject(place)
 
 
+def _ironic(_request: pytest.FixtureRequest, place: pathlib.Path) -> Subject:
+    return IronicSubject(place)
+
+
 # Called with the request of the fixture and an empty directory that every user may enter.
 SUBJECTS: dict[str, Callable[[pytest.FixtureRequest, pathlib.Path], Subject]] = {
-    "fake": _fake, "uml": _uml, "libvirt": _libvirt, "lxc": _lxc}
+    "fake": _fake, "uml": _uml, "libvirt": _libvirt, "lxc": _lxc, "ironic": _ironic}

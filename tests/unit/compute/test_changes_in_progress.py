@@ -1,0 +1,114 @@
+"""Orders whose driver changes a guest for minutes: the step is called again, and no thread waits meanwhile."""
+
+# ruff: noqa: F811
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from nova import conf, context
+from nova.compute.runner import Runner
+from nova.objects.base import new_uuid
+from nova.objects.servers.instance import Instance
+from nova.operations.framework.base import DEADLINE
+from nova.operations.framework.guest_driver import InProgress
+from nova.virt.fake.driver import FakeDriver
+from tests.polling import poll
+from tests.unit.compute.test_runner import (  # noqa: F401 (fixtures)
+    Conductor,
+    conductor,
+    driver,
+    guests,
+    instance,
+    order,
+    runner,
+    submit,
+)
+
+
+class Slow:
+    """Replaces a verb of a role: it raises InProgress until ``done``, without a pause between two calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, role: Any, verb: str) -> None:
+        self.calls, self.done, self._real = 0, False, getattr(role, verb)
+        monkeypatch.setattr(role, verb, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if not self.done:
+            raise InProgress(reason="it is being deployed", seconds=0)
+        return self._real(*args, **kwargs)
+
+
+def ticks_until(runner: Runner, condition: Callable[[], bool]) -> bool:
+    """Repeat the check for deadlines, which continues orders, until the condition is true."""
+    def tick() -> bool:
+        runner.check_deadlines()
+        return condition()
+
+    return bool(poll(tick, 10))
+
+
+def test_step_in_progress_is_called_again_until_it_is_done(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, prepared = Slow(monkeypatch, driver.guests, "spawn"), Slow(monkeypatch, driver.disks, "prepare")
+    prepared.done = True
+    build = order(instance, "build", "network")
+    conductor.current = {build.action.uuid}
+    runner.submit(context.admin(), build)
+    assert ticks_until(runner, lambda: slow.calls >= 3)
+    assert (conductor.ended, runner.running()) == ([], [build.action.uuid])
+    slow.done = True
+    assert ticks_until(runner, lambda: bool(conductor.ended))
+    assert (conductor.ended, prepared.calls, guests(driver)) == ([("start", 2)], 1, [instance.uuid])
+    assert poll(lambda: not runner.busy(instance.uuid), 10)
+
+
+def test_step_in_progress_uses_no_thread(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch, driver.guests, "spawn")
+    many = [msgspec.structs.replace(instance, uuid=new_uuid()) for _ in range(2 * conf.CONF.max_concurrent_builds)]
+    orders = [order(each, "build", "network") for each in many]
+    conductor.current = {each.action.uuid for each in orders}
+    for each in orders:
+        runner.submit(context.admin(), each)
+    assert poll(lambda: slow.calls == len(many), 10)
+    slow.done = True
+    assert ticks_until(runner, lambda: len(conductor.ended) == len(many))
+
+
+def test_newer_operation_runs_at_once_while_a_step_is_in_progress(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch, driver.guests, "spawn")
+    build, delete = order(instance, "build", "network"), order(instance, "delete", "destroy", attempt=5, ident=7)
+    conductor.current = {build.action.uuid, delete.action.uuid}
+    runner.submit(context.admin(), build)
+    assert poll(lambda: slow.calls == 1, 10)
+    submit(runner, delete)
+    runner.check_deadlines()
+    assert (conductor.ended, slow.calls) == ([("destroy", 5)], 1)
+
+
+def test_step_in_progress_fails_at_its_deadline(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch, driver.guests, "spawn")
+    build = order(instance, "build", "network")
+    conductor.current = {build.action.uuid}
+    runner.submit(context.admin(), build)
+    assert poll(lambda: slow.calls == 1, 10)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + DEADLINE + 1)
+    runner.check_deadlines()
+    monkeypatch.undo()
+    assert poll(lambda: conductor.failures, 10)
+    assert conductor.failures[0].kind == "StepTimeout"
+    assert not runner.busy(instance.uuid)
