@@ -27,11 +27,14 @@ _POLL = 0.2
 
 
 def remove_drives(uuid: str = "*") -> None:
-    """Remove the files of config drives, which Ironic has stored, of an instance or of all instances."""
+    """Remove the files of config drives, which Ironic has stored, of an instance or of all instances. Directories with
+    other files are guests of another driver whose nova-compute uses the same path."""
     for path in glob.glob(os.path.join(glob.escape(CONF.instances_path), uuid)):
-        files.remove(*glob.glob(os.path.join(glob.escape(path), "disk.config*")))
-        with contextlib.suppress(OSError):  # not a directory of a server
-            os.rmdir(path)
+        with contextlib.suppress(OSError):  # not a directory, or removed meanwhile
+            names = os.listdir(path)
+            if all(name.startswith("disk.config") for name in names):
+                files.remove(*(os.path.join(path, name) for name in names))
+                os.rmdir(path)
 
 
 class Role:

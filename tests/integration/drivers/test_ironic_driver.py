@@ -52,6 +52,19 @@ def test_node_has_the_description_of_the_server(subject: IronicSubject) -> None:
     assert (info["display_name"], info["project_id"], info["traits"]) == ("test", "p", [])
 
 
+def test_start_removes_config_drives_but_no_files_of_other_drivers(subject: IronicSubject) -> None:
+    """A nova-compute with another driver may use the same directory."""
+    subject.make_driver()
+    left, other = (pathlib.Path(CONF.instances_path, str(uuid.uuid4())) for _ in range(2))
+    for place in (left, other):
+        place.mkdir(parents=True)
+        (place / "disk.config").write_bytes(b"an ISO file system")
+    (other / "disk").write_bytes(b"the disk of a guest")
+    subject.driver.start(lambda *_arguments: None)
+    assert not left.exists()
+    assert sorted(path.name for path in other.iterdir()) == ["disk", "disk.config"]
+
+
 def test_config_drive_is_sent_and_its_file_removed(subject: IronicSubject, stand_in: IronicService) -> None:
     instance = subject.server()
     path = pathlib.Path(CONF.instances_path, instance.uuid, "disk.config")
