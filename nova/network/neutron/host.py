@@ -3,6 +3,7 @@
 The hypervisor creates the ports, with the ids of the guest (vm-id) and of the Neutron port (iface-id) in the database
 of Open vSwitch. Neutron's agent or OVN identifies them by the iface-id. Needs root."""
 
+import contextlib
 from collections.abc import Sequence
 
 from nova import exception
@@ -13,6 +14,8 @@ from nova.objects.servers.instance import Instance
 
 # ovs-vsctl waits up to 20 seconds until the switch has applied a change.
 COMMAND = ("ovs-vsctl", "--timeout=20")
+# Prefix of the bridge of a trunk in ML2/OVS. The host creates it, and Neutron's agent connects it with the subports.
+_TRUNK = "tbr-"
 
 
 class NeutronHostNetwork(HostNetwork):
@@ -27,18 +30,28 @@ class NeutronHostNetwork(HostNetwork):
             self.plug_vif(instance, vif, rules)
 
     def plug_vif(self, instance: Instance, vif: VIF, rules: RuleSet) -> None:
-        """Check that the bridge exists, which Neutron creates. Raises NetworkSetupError."""
-        if vif.bridge not in _vsctl("list-br").split():
+        """Create the bridge of a trunk, or check that the bridge exists, which Neutron creates. Raises
+        NetworkSetupError."""
+        if vif.bridge.startswith(_TRUNK):
+            kind = str(vif.details.get("datapath_type") or "")
+            settings = ["--", "set", "Bridge", vif.bridge, f"datapath_type={kind}"] if kind.isalnum() else []
+            _vsctl("--may-exist", "add-br", vif.bridge, *settings)
+        elif vif.bridge not in _vsctl("list-br").split():
             raise exception.NetworkSetupError(reason=f"the host has no bridge {vif.bridge} in Open vSwitch")
 
     def unplug(self, instance: Instance) -> None:
-        self._remove([*(vif.devname for vif in instance.network_info), *self._devices(instance.uuid)])
+        self._remove([*(vif.devname for vif in instance.network_info), *self._devices(instance.uuid)],
+                     [vif.bridge for vif in instance.network_info])
 
     def unplug_vif(self, instance: Instance, vif: VIF) -> None:
-        self._remove([vif.devname])
+        self._remove([vif.devname], [vif.bridge])
 
     def unplug_guest(self, uuid: str) -> None:
-        self._remove(self._devices(uuid))
+        devices, bridges = self._devices(uuid), []
+        for device in devices:
+            with contextlib.suppress(exception.NetworkSetupError):  # The hypervisor removed the port meanwhile.
+                bridges.append(_vsctl("port-to-br", device).strip())
+        self._remove(devices, bridges)
 
     def guests(self) -> set[str]:
         words = (word.strip('",') for word in _vsctl("--bare", "--columns=external_ids", "find", "Interface").split())
@@ -49,9 +62,12 @@ class NeutronHostNetwork(HostNetwork):
         return _vsctl("--bare", "--columns=name", "find", "Interface", f"external_ids:vm-id={uuid}").split()
 
     @staticmethod
-    def _remove(devices: Sequence[str]) -> None:
-        """Remove ports in one transaction. Ports that the hypervisor removed already are ignored."""
+    def _remove(devices: Sequence[str], bridges: Sequence[str]) -> None:
+        """Remove ports, and the bridges of trunks among their bridges, in one transaction. Ports that the hypervisor
+        removed already are ignored."""
         words = [word for name in dict.fromkeys(devices) for word in ("--", "--if-exists", "del-port", name)]
+        words += [word for name in dict.fromkeys(bridges) if name.startswith(_TRUNK)
+                  for word in ("--", "--if-exists", "del-br", name)]
         if words:
             _vsctl(*words[1:])
 

@@ -55,7 +55,7 @@ def as_libvirt_plugs(instance: Instance) -> None:
     for vif in instance.network_info:
         ids = {"attached-mac": vif.mac, "iface-id": vif.id, "vm-id": instance.uuid, "iface-status": "active"}
         words = [f'external-ids:{name}="{value}"' for name, value in ids.items()]
-        vsctl("add-port", "br-int", vif.devname, "--", "set", "Interface", vif.devname, *words)
+        vsctl("add-port", vif.bridge, vif.devname, "--", "set", "Interface", vif.devname, *words)
 
 
 @pytest.mark.usefixtures("switch")
@@ -74,6 +74,25 @@ def test_switch_ports_are_listed_and_removed_by_guest_and_by_vif(monkeypatch: py
     network.unplug_guest(other.uuid)
     network.unplug(one)
     assert (network.guests(), vsctl("list-ports", "br-int")) == (set(), "")
+
+
+@pytest.mark.usefixtures("switch")
+@pytest.mark.parametrize("way", ["unplug", "unplug_vif", "unplug_guest"])
+def test_bridge_of_a_trunk_exists_while_its_guest_is_plugged(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr("nova.network.neutron.host.COMMAND", ("ovs-vsctl", "--no-wait"))
+    network, one = NeutronHostNetwork(), guest(new_uuid())
+    vif, = one.network_info
+    vif.bridge, vif.details = "tbr-12345678-ab", {"bridge_name": "tbr-12345678-ab", "datapath_type": "netdev"}
+    for _time in range(2):
+        network.plug(one, RuleSet())
+    as_libvirt_plugs(one)
+    assert vsctl("list-br").split() == ["br-int", vif.bridge]
+    assert vsctl("get", "Bridge", vif.bridge, "datapath_type").strip() == "netdev"
+    for _time in range(2):
+        {"unplug": lambda: network.unplug(one), "unplug_vif": lambda: network.unplug_vif(one, vif),
+         "unplug_guest": lambda: network.unplug_guest(one.uuid)}[way]()
+    assert vsctl("list-br").split() == ["br-int"]
+    assert network.guests() == set()
 
 
 @pytest.mark.usefixtures("switch")
