@@ -90,7 +90,7 @@ def _inventories(req: Request, provider: ProviderView) -> Answer:
         name: _inventory(inventory) for name, inventory in sorted(provider.inventories.items())}})
 
 
-def _one_inventory(req: Request, provider: ProviderView, resource_class: str, status: int = 200,
+def _single_inventory(req: Request, provider: ProviderView, resource_class: str, status: int = 200,
                    headers: dict[str, str] | None = None) -> Answer:
     inventory = provider.inventories.get(resource_class)
     if inventory is None:
@@ -103,7 +103,7 @@ def list_inventories(req: Request) -> Answer:
 
 
 def show_inventory(req: Request) -> Answer:
-    return _one_inventory(req, requested_provider(req), req.params["resource_class"])
+    return _single_inventory(req, requested_provider(req), req.params["resource_class"])
 
 
 def replace_inventories(req: Request) -> Answer:
@@ -118,14 +118,14 @@ def create_inventory(req: Request) -> Answer:
     name = body.resource_class
     changed = req.conductor.set_inventories(req.ctx, provider_id(req), {name: body.inventory("$", req.version)},
                                             body.resource_provider_generation, "create")
-    return _one_inventory(req, changed, name, 201,
+    return _single_inventory(req, changed, name, 201,
                           req.location(f"/resource_providers/{changed.uuid}/inventories/{name}"))
 
 
 def update_inventory(req: Request) -> Answer:
     body = bodies.parse(req.body, bodies.OneInventory)
     name = req.params["resource_class"]
-    return _one_inventory(req, req.conductor.set_inventories(
+    return _single_inventory(req, req.conductor.set_inventories(
         req.ctx, provider_id(req), {name: body.inventory("$", req.version)}, body.resource_provider_generation,
         "update"), name)
 

@@ -19,7 +19,7 @@ class Placement(Interface, topic=CONDUCTOR, namespace="placement"):
     rows that Nova manages raise OwnedByNova. ``generation`` None: not checked, else ConcurrentUpdate is raised."""
 
     def index(self, ctx: RequestContext, wanted: ProviderFilter) -> list[ProviderView]:
-        """Return providers, without inventories and aggregates. Raises Invalid for unknown names."""
+        """Return providers, without inventories, traits and aggregates. Raises Invalid for unknown names."""
 
     def get(self, ctx: RequestContext, uuid: str) -> ProviderView: ...
 

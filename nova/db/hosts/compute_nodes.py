@@ -57,13 +57,11 @@ class _StoredProvider(Provider, kw_only=True):
 
 @dataclasses.dataclass
 class _Stored:
-    """The rows of a host before a report, without external providers. ``parents``: providers with external ones below
-    them, which must stay."""
+    """The rows of a host before a report, without external providers."""
 
     nodes: Sequence[Any]
     providers: dict[str, _StoredProvider]
     roots: dict[str, str]
-    parents: set[str | None]
 
 
 # --- reports ---------------------------------------------------------------------------------
@@ -155,8 +153,7 @@ def _stored(connection: sa.Connection, host: str, uuids: Sequence[str], after: s
     own = {provider.uuid: (root, provider) for root, tree in trees.items() for provider in tree
            if not provider.external}
     return _Stored(nodes, {uuid: provider for uuid, (_root, provider) in own.items()},
-                   {uuid: root for uuid, (root, _provider) in own.items()},
-                   {provider.parent_uuid for tree in trees.values() for provider in tree if provider.external})
+                   {uuid: root for uuid, (root, _provider) in own.items()})
 
 
 def _identify(node: ComputeNode, row: Any) -> None:
@@ -215,7 +212,7 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
     removed = [uuid for uuid, root in stored.roots.items()
                if root == node.uuid and uuid not in {provider.uuid for provider in tree}]
     if removed:
-        changed = bool(_remove_idle_providers(connection, removed, stored.parents)) or changed
+        changed = bool(_remove_idle_providers(connection, node.uuid, removed)) or changed
     if row is None:
         _insert_nodes(connection, [node])
         return True
@@ -251,6 +248,9 @@ def _write_provider(connection: sa.Connection, root: str, provider: Provider, st
     if before is None:
         connection.execute(sa.insert(PROVIDERS).values(uuid=provider.uuid, **values))
     elif not same:
+        # Read again now that the node is locked: a client of the Placement API may have added traits meanwhile.
+        extra = connection.scalar(sa.select(PROVIDERS.c.extra_traits).where(PROVIDERS.c.uuid == provider.uuid))
+        values["traits"] = sorted({*set(traits) - set(before.extra_traits or ()), *(extra or ())})
         connection.execute(sa.update(PROVIDERS).where(PROVIDERS.c.uuid == provider.uuid).values(values))
     return _write_inventories(connection, provider, before) or not same
 
@@ -339,8 +339,11 @@ def _remove_idle(connection: sa.Connection, node_uuids: Sequence[str]) -> list[s
     return idle
 
 
-def _remove_idle_providers(connection: sa.Connection, uuids: Sequence[str], parents: set[str | None]) -> list[str]:
-    """Remove missing sub-providers; the capacity of those with claims or in ``parents`` becomes zero."""
+def _remove_idle_providers(connection: sa.Connection, root: str, uuids: Sequence[str]) -> list[str]:
+    """Remove missing sub-providers of a locked node. The capacity of those with claims, or with external providers
+    below them, becomes zero."""
+    parents = set(connection.scalars(sa.select(PROVIDERS.c.parent_uuid).where(
+        PROVIDERS.c.root_uuid == root, PROVIDERS.c.external == sa.true())))
     busy = parents.intersection(uuids) | set(connection.scalars(
         sa.select(ALLOCATIONS.c.provider_uuid).where(ALLOCATIONS.c.provider_uuid.in_(uuids))))
     idle = [uuid for uuid in uuids if uuid not in busy]

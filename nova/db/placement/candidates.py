@@ -52,8 +52,9 @@ def _conditions(connection: sa.Connection, request: CandidateRequest) -> list[sa
     in_tree = PROVIDERS.c.root_uuid == _ROOT.c.uuid
     conditions: list[sa.ColumnElement[bool]] = [_ROOT.c.parent_uuid.is_(None)]
     for group in request.groups:
-        conditions += [sa.exists(sa.select(1).where(
-            in_tree, INVENTORIES.c.provider_uuid == PROVIDERS.c.uuid, providers.offers(name, amount)))
+        # Nested, so that no database begins with all inventories of a resource class.
+        conditions += [sa.exists(sa.select(1).where(in_tree, sa.exists(sa.select(1).where(
+            INVENTORIES.c.provider_uuid == PROVIDERS.c.uuid, providers.offers(name, amount)))))
             for name, amount in group.resources.items()]
         conditions += [sa.exists(sa.select(1).where(in_tree, sa.or_(*map(names.has_trait, options))))
                        for options in group.required]

@@ -35,13 +35,13 @@ def index(connection: sa.Connection, kind: str, associated: bool | None = None) 
 def check(connection: sa.Connection, kind: str, names: Collection[str]) -> None:
     """Raise Invalid if a name is neither standard nor registered nor in use."""
     unknown = sorted(set(names) - standard(kind))
-    if unknown:
-        registered = set(connection.scalars(sa.select(TABLE.c.name).where(
-            TABLE.c.kind == kind, TABLE.c.name.in_(unknown))))
-        unknown = [name for name in unknown if name not in registered and not _in_use(connection, kind, name)]
-    if unknown:
-        what = "trait" if kind == TRAIT else "resource class"
-        raise exception.Invalid(f"No such {what}: {', '.join(unknown)}.")
+    if not unknown:
+        return
+    registered = set(connection.scalars(sa.select(TABLE.c.name).where(
+        TABLE.c.kind == kind, TABLE.c.name.in_(unknown))))
+    for name in unknown:
+        if name not in registered and not _in_use(connection, kind, name):
+            raise exception.Invalid(f"No such {'trait' if kind == TRAIT else 'resource class'}: {name}.")
 
 
 def exists(connection: sa.Connection, kind: str, name: str) -> bool:

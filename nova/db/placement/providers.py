@@ -29,6 +29,9 @@ NAMES = tables.placement_names
 
 SELECT = sa.select(PROVIDERS, NODES.c.generation.label("node_generation"), NODES.c.host).outerjoin(
     NODES, NODES.c.uuid == PROVIDERS.c.root_uuid)
+# Without traits, which would be most of a long list.
+_BRIEF = SELECT.with_only_columns(*(column for column in SELECT.selected_columns if "traits" not in column.name),
+                                  maintain_column_froms=True)
 _PAGE = 1000
 _PROVIDER = "provider"  # kind of the registered names of external providers
 _MOST_TRAITS, _MOST_CLASSES, _MOST_AGGREGATES = 1000, 200, 1000
@@ -43,27 +46,27 @@ def get(connection: sa.Connection, uuid: str) -> ProviderView:
 
 def index(connection: sa.Connection, wanted: ProviderFilter) -> list[ProviderView]:
     """Return the providers that fulfil all conditions, by a statement per 1000 of them."""
-    statement = SELECT.where(*_conditions(connection, wanted)).order_by(PROVIDERS.c.uuid).limit(_PAGE)
+    statement = _BRIEF.where(*_conditions(connection, wanted)).order_by(PROVIDERS.c.uuid).limit(_PAGE)
     result: list[Any] = []
     page = connection.execute(statement).all()
     while page:
         result += page
         page = connection.execute(statement.where(PROVIDERS.c.uuid > page[-1].uuid)).all() if len(page) == _PAGE else []
-    return [view(row) for row in result]
+    return [_view(row, []) for row in result]
 
 
 def generation_of(row: Any) -> int:
     return int(row.generation if row.external else row.node_generation or 0)
 
 
-def view(row: Any) -> ProviderView:
+def _view(row: Any, traits: Sequence[str]) -> ProviderView:
     return ProviderView(uuid=row.uuid, name=row.name, generation=generation_of(row), root_uuid=row.root_uuid,
-                        parent_uuid=row.parent_uuid, traits=sorted(row.traits))
+                        parent_uuid=row.parent_uuid, traits=sorted(traits))
 
 
 def views(connection: sa.Connection, provider_rows: Sequence[Any]) -> list[ProviderView]:
     """Return the providers of these rows with inventories and aggregates, by three statements for any number."""
-    providers = {row.uuid: view(row) for row in provider_rows}
+    providers = {row.uuid: _view(row, row.traits) for row in provider_rows}
     for row in connection.execute(sa.select(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(list(providers)))):
         provider = providers[row.provider_uuid]
         provider.inventories = {**provider.inventories, row.resource_class: rows.to_object(Inventory, row)}

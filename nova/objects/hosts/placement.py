@@ -16,7 +16,7 @@ AnyOf = list[list[str]]
 
 class ProviderView(Object, kw_only=True):
     """A resource provider. ``generation``: version of its row, or of the row of its compute node. ``aggregates``: their
-    uuids. Lists of providers have neither inventories nor aggregates."""
+    uuids. Lists of providers have no inventories, traits and aggregates."""
 
     uuid: str
     name: str

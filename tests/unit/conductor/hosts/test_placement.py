@@ -36,8 +36,9 @@ def root(core: Books) -> str:
     return report(core, with_child=True)
 
 
-def report(core: Books, with_child: bool) -> str:
+def report(core: Books, with_child: bool, *traits: str) -> str:
     made = node("h1", uuid="11111111-1111-4111-8111-111111111111")
+    made.provider.traits = [*made.provider.traits, *traits]
     if with_child:
         made.children = [Provider(uuid="22222222-2222-4222-8222-222222222222", name="h1_gpu",
                                   inventories={"VGPU": Inventory(total=4)})]
@@ -77,6 +78,8 @@ def test_reports_keep_external_providers_traits_and_allocations(core: Books, roo
     report(core, with_child=True)
     assert {statement.split()[0] for statement in core.statements()} == {"SELECT"}
     assert "CUSTOM_A" in placement.get(ctx(), root).traits
+    report(core, True, "HW_CPU_X86_AVX")
+    assert {"CUSTOM_A", "HW_CPU_X86_AVX"} <= set(placement.get(ctx(), root).traits)
     report(core, with_child=False)  # the GPU has a provider below it, and so stays without capacity
     assert placement.get(ctx(), gpu).inventories["VGPU"].total == 0
     placement.delete(ctx(), below_gpu)
