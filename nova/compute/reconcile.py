@@ -40,10 +40,12 @@ _POLL, _RETRY = 1.0, 10.0
 
 
 class Reconciler:
-    """Compares the guests on this host with the database."""
+    """Compares the guests on this host with the database. ``assign`` updates the set of shared nodes that the host
+    manages: another host may have taken over nodes, with new servers on them, while this one was frozen."""
 
-    def __init__(self, machine: Machine, guests: Guests, runner: Runner) -> None:
-        self.machine, self._guests, self._runner = machine, guests, runner
+    def __init__(self, machine: Machine, guests: Guests, runner: Runner,
+                 assign: Callable[[], object] = lambda: None) -> None:
+        self.machine, self._guests, self._runner, self._assign = machine, guests, runner, assign
         self._unknown = UnknownGuests(machine)
         self._resumption = Resumption(machine.name, machine.driver, guests)
         self._timers: set[threading.Timer] = set()
@@ -74,6 +76,7 @@ class Reconciler:
 
     def compare(self) -> None:
         """Remove evicted guests and report all power states that differ from the database."""
+        self._assign()
         self._evict(context.admin())
         self._compare_pages(context.admin(), report=True)
 
@@ -101,6 +104,8 @@ class Reconciler:
 
     def _remove(self, ctx: context.RequestContext, guests: Sequence[Eviction | Whereabouts]) -> None:
         removed = []
+        if guests:
+            self._assign()
         for guest in guests:
             if self._runner.busy(guest.uuid):
                 continue

@@ -102,7 +102,7 @@ class ComputeService:
         self.machine.network.connect(self.host, bus.client(transport, by_hosts.NetworkHosts))
         self._nodes = NodeReports(self.host, self.machine.driver, self._guests,
                                   Monitors.named(CONF.compute_monitors, self.machine.driver))
-        self.reconciler = Reconciler(self.machine, self._guests, self.runner)
+        self.reconciler = Reconciler(self.machine, self._guests, self.runner, self._nodes.assign)
         self._precacher = Precacher(self.machine, self._guests)
         self._quiesced_guests = QuiescedGuests(self.machine.driver.snapshots)
         self._last_beat = time.monotonic()
@@ -138,7 +138,7 @@ class ComputeService:
         self.machine.driver.start(self.reconciler.guest_changed)
         self.machine.volumes.start()
         bus.retry_until_available(self._register, "a conductor")
-        bus.retry_until_available(self._nodes.assign, "a conductor")
+        bus.retry_until_available(self._nodes.assign, "the nodes of this host")
         bus.retry_until_available(lambda: self.reconciler.start(ctx), "a conductor")
         self.reconciler.compare_later()
         # Resume before the queue is read: resumed orders have newer attempts than queued ones.

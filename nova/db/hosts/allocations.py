@@ -33,9 +33,9 @@ def claim(connection: sa.Connection, consumer: str, selection: Selection, resour
     root = selection.node_uuid
     # The node's row is always locked first: its holder has the whole node, so two transactions never wait for each
     # other's inventories.
-    if not _count(connection, root, instances=1, io_ops=1, service=service,
+    if not _count(connection, root, instances=1, io_ops=1, service=service, host=selection.host,
                   limits=(selection.max_instances, selection.max_io_ops)):
-        raise exception.ClaimLost(node=root, reason=_why_not(connection, root))
+        raise exception.ClaimLost(node=root, reason=_why_not(connection, root, selection.host))
     chosen = choose() if choose is not None else selection.allocations or {root: resources}
     now, providers = clock.now(), {root: {}, **chosen}
     for provider, amounts in sorted(providers.items()):
@@ -122,7 +122,9 @@ def _count_statement(service: Usable, limited: bool) -> sa.Update:
                                                            ("max_io_ops", NODES.c.num_io_ops))))
     if service == "any":
         return statement
-    usable = sa.and_(SERVICES.c.id == NODES.c.service_id, SERVICES.c.disabled == sa.false())
+    # Another host may have taken over a shared node since its selection.
+    usable = sa.and_(SERVICES.c.id == NODES.c.service_id, SERVICES.c.host == sa.bindparam("of_host"),
+                     SERVICES.c.disabled == sa.false())
     if service == "up":
         usable &= sa.and_(SERVICES.c.up == sa.true(), SERVICES.c.forced_down == sa.false())
     return statement.where(sa.exists().where(usable))
@@ -166,21 +168,25 @@ def _amounts(provider: str, resources: dict[str, int]) -> dict[str, Any]:
 
 
 def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: int = 0, service: Usable = "any",
-           limits: tuple[int, int] = (0, 0)) -> bool:
-    """Lock the node and change its counters. Return False if its service is not in the required state, or a limit is
-    reached. ``limits``: maximum numbers of instances and of heavy operations (0: unlimited)."""
-    values = {"node": node_uuid, "instances": instances, "io_ops": io_ops}
+           limits: tuple[int, int] = (0, 0), host: str = "") -> bool:
+    """Lock the node and change its counters. Return False if its service is not that of ``host`` in the required state,
+    or a limit is reached. ``limits``: maximum numbers of instances and of heavy operations (0: unlimited)."""
+    values: dict[str, Any] = {"node": node_uuid, "instances": instances, "io_ops": io_ops}
+    if service != "any":
+        values["of_host"] = host
     if any(limits):
         values.update(max_instances=limits[0], max_io_ops=limits[1])
     return bool(connection.execute(_count_statement(service, any(limits)), values).rowcount)
 
 
-def _why_not(connection: sa.Connection, node_uuid: str) -> str:
+def _why_not(connection: sa.Connection, node_uuid: str, host: str) -> str:
     """Return the reason why :func:`_count` refused a claim."""
-    row = connection.execute(sa.select(SERVICES.c.disabled, SERVICES.c.up, SERVICES.c.forced_down).join(
-        NODES, NODES.c.service_id == SERVICES.c.id).where(NODES.c.uuid == node_uuid)).first()
+    row = connection.execute(sa.select(SERVICES).join(NODES, NODES.c.service_id == SERVICES.c.id).where(
+        NODES.c.uuid == node_uuid)).first()
     if row is None:
         return "it was removed"
+    if row.host != host:
+        return "another compute service manages it now"
     if row.disabled:
         return "its compute service is disabled"
     return "it has reached its limit of servers or operations" if row.up and not row.forced_down else (

@@ -10,6 +10,7 @@ from nova import bus, context, exception
 from nova.compute.service import ComputeService, machine_of
 from nova.conf import CONF, register_external_services
 from nova.db.hosts import shared_nodes
+from nova.db.servers import evictions
 from nova.objects.base import new_uuid
 from nova.rpcapi.by_hosts import Guests
 from nova.virt.ironic.driver import IronicDriver
@@ -132,6 +133,8 @@ def metal_fixture(world, suite, admin):
     for name in HOSTS:
         wait_scheduler(suite, name, True)
     yield world
+    for machine in world.machines:
+        world.ironic.change(machine, maintenance=False)
     for host in world.hosts.values():
         if host.service.runner._stopping.is_set():
             host.restart(admin)
@@ -224,8 +227,6 @@ def test_node_that_became_unusable_since_the_report_is_replaced_by_another(metal
     uuid = boot()
     admin.wait(uuid, "ACTIVE")
     assert node_of(admin, uuid) in usable
-    for node in unusable:
-        metal.ironic.change(node, maintenance=False)
 
 
 @pytest.mark.parametrize(("method", "target", "when"), [
@@ -247,6 +248,18 @@ def test_build_continues_on_another_host_if_its_host_is_killed(metal, admin, boo
     admin.wait(uuid, "ACTIVE", seconds=60)
     assert host_of(admin, uuid) != victim.name
     assert metal.nodes_of(uuid) == [node_of(admin, uuid)]
+
+
+def test_host_that_was_frozen_leaves_servers_on_nodes_that_were_taken_over(metal, admin, suite, boot):
+    uuid = boot()
+    admin.wait(uuid, "ACTIVE")
+    frozen = next(host for host in metal.hosts.values() if host.name != host_of(admin, uuid))
+    suite.conductor.core.db.write(lambda connection: evictions.add(connection, uuid, frozen.name, keep_disks=False))
+    frozen.service.machine.driver.manage(metal.machines)  # the assignment from before it was frozen
+    frozen.service.reconciler.compare()
+    assert frozen.managed != set(metal.machines)
+    assert metal.nodes_of(uuid) == [node_of(admin, uuid)]
+    assert metal.ironic.node(node_of(admin, uuid))["provision_state"] == "active"
 
 
 def test_servers_of_a_dead_host_are_taken_over(metal, admin, boot):

@@ -345,10 +345,21 @@ def remove_volumes_of_others(evil):
         evil.proxy(Volumes).removed(CTX, [VolumeRemoval(volume_uuid="v", generation=1, host=CONF.host)])
 
 
+def take_nodes_over(evil, *_):
+    """Claim to share bare metal nodes, to get those of other hosts with their servers."""
+    nodes = [str(uuid) for uuid in evil.db.read(lambda connection: list(connection.scalars(
+        tables.compute_nodes.select().with_only_columns(tables.compute_nodes.c.uuid))))]
+    assert nodes
+    for host in (SECOND, CONF.host):
+        with pytest.raises(exception.CallerRefused):
+            evil.call("guests.share_nodes", host=host, uuids=nodes)
+
+
 ATTACKS = {
     "engine.step_done": report_the_end, "engine.progress": report_progress, "engine.begin": renew_a_lease,
     "engine.resume": orders_of_others, "heartbeat.beat": renew_a_lease, "heartbeat.beat_all": beat_for_others,
     "heartbeat.register": register_as_a_control_service, "guests.report_nodes": nodes_of_others,
+    "guests.share_nodes": take_nodes_over,
     "guests.on_host": read_servers, "guests.expected": read_servers, "guests.described": read_servers,
     "servers.get": read_servers, "guests.by_address": read_by_address, "guests.whereabouts": where_others_are,
     "guests.evictions": where_others_are, "guests.power_states": power_states_of_others,

@@ -52,8 +52,8 @@ WHOLE = {"security_groups.index of all projects", "usages.index of all projects"
 # Not lists: the reply to a change or a report is as long as the request, or no growing table is read.
 NO_LISTS = {
     "external_events.create", "flavors.set_extra_specs", "flavors.add_access", "flavors.remove_access",
-    "guests.report_nodes", "servers.set_metadata", "servers.set_tags", "network_hosts.present", "network_hosts.rules",
-    "network_hosts.names", "guests.described", "guests.whereabouts",
+    "guests.report_nodes", "guests.share_nodes", "servers.set_metadata", "servers.set_tags", "network_hosts.present",
+    "network_hosts.rules", "network_hosts.names", "guests.described", "guests.whereabouts",
     "volume_snapshots.index",  # Cinder pages it
 }
 # Measured with rows in test_list_plans.py; guests.on_host and guests.expected read pages of ix_instances_host.

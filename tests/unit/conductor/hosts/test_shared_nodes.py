@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from nova.db import tables
 from nova.db.hosts import allocations, compute_nodes, shared_nodes
 from nova.db.servers import evictions, servers
 from nova.objects.base import new_uuid
+from nova.objects.hosts.scheduling import Selection
 from nova.objects.hosts.service import BARE_METAL
 from nova.objects.servers.instance import Instance
 from nova.virt.ironic import inventory
@@ -119,6 +121,21 @@ def test_nodes_and_servers_of_a_dead_host_are_taken_over_and_published(core: Boo
     assert next(state for state in published if state.node_uuid == mine).host == "m2"
     used = core.db.read(lambda connection: compute_nodes.get(connection, mine)).inventory("CUSTOM_GOLD").used
     assert used == 1
+
+
+def test_selection_of_a_node_that_was_taken_over_is_refused(core: Books) -> None:
+    register(core, "m1", "m2")
+    for host in ("m1", "m2"):
+        report(core, host)
+    mine = next(uuid for uuid, host in hosts_of(core).items() if host == "m1")
+    die(core, "m1")
+    report(core, "m2")
+    instance = server(core)
+    for host, works in (("m1", False), ("m2", True)):
+        selection = Selection(node_uuid=mine, host=host, node=mine)
+        with contextlib.nullcontext() if works else pytest.raises(exception.ClaimLost, match="manages it now"):
+            core.db.write(lambda connection, selection=selection: allocations.claim(
+                connection, instance.uuid, selection, {"CUSTOM_GOLD": 1}, "p1", "u1", service="up"))
 
 
 def test_node_stays_with_a_dead_host_while_an_operation_changes_its_server(core: Books) -> None:
