@@ -140,15 +140,11 @@ class Power(Role, guest_driver.Power):
 
     def suspend(self, instance: Instance) -> None:
         with self._held(instance.uuid) as machine:
-            if machine.power == SUSPENDED:
-                return
-            try:
+            if machine.power == ON:
                 self._guests.vcenter.wait(machine.ref.SuspendVM_Task())
-            except errors.VCenterFault as error:
-                if not errors.is_power_state(error):
-                    raise
+            elif machine.power != SUSPENDED:
                 raise exception.InstanceInvalidState(method="suspend", instance_uuid=instance.uuid, attr="power_state",
-                                                     state="SHUTDOWN") from error
+                                                     state="SHUTDOWN")
 
     def resume(self, instance: Instance) -> None:
         self._guests.start(instance)

@@ -26,9 +26,9 @@ from tests.polling import poll
 class VmwareSubject(Subject):
     measures_cpu_time = False
 
-    def __init__(self, place: pathlib.Path) -> None:
+    def __init__(self, place: pathlib.Path, *arguments: str) -> None:
         register(CONF)
-        self.place, self.vcsim = place, Vcsim(place, "-verbose")
+        self.place, self.vcsim = place, Vcsim(place, *arguments)
         self.options: dict[str, Any] = {
             "host_ip": "127.0.0.1", "host_port": self.vcsim.port, "host_username": "user", "host_password": "pass",
             "ca_file": self.vcsim.ca_file, "cluster_name": "DC0_C0", "task_poll_interval": 0.05,
@@ -42,6 +42,7 @@ class VmwareSubject(Subject):
         self.admin: Any = SmartConnect(
             host="127.0.0.1", port=self.vcsim.port, user="user", pwd="pass",
             sslContext=ssl.create_default_context(cafile=self.vcsim.ca_file)).content
+        self.datastore = pathlib.Path(self.admin.rootFolder.childEntity[0].datastore[0].summary.url)
         self._volumes: dict[int, BlockDevice] = {}
         super().__init__()
 
