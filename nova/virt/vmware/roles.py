@@ -1,5 +1,6 @@
 """Small roles of the driver: disks, the power state, consoles, rescue, volumes and interfaces."""
 
+import json
 import logging
 import os
 import time
@@ -10,7 +11,7 @@ from pyVmomi import vim
 from nova import exception
 from nova.objects.images.image import Image
 from nova.objects.networks.network import VIF
-from nova.objects.servers.console import VNC, ConsoleAddress
+from nova.objects.servers.console import MKS, VNC, ConsoleAddress
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
@@ -166,6 +167,10 @@ class Consoles(Role, guest_driver.Consoles):
         machine = self._guests.machine(uuid)
         if machine.power != ON:
             raise exception.GuestNotRunning(instance_uuid=uuid)
+        if protocol == MKS:
+            ticket = machine.ref.AcquireTicket("mks")
+            path = {"ticket": ticket.ticket, "cfgFile": ticket.cfgFile, "thumbprint": ticket.sslThumbprint}
+            return ConsoleAddress(host=ticket.host, port=ticket.port, access_path=json.dumps(path))
         port = self._machines.facts(machine.ref).extra.get("RemoteDisplay.vnc.port")
         if protocol != VNC or not port:
             return None

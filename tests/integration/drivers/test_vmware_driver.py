@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -334,6 +335,15 @@ def test_vnc_consoles_have_ports_of_their_own(subject: VmwareSubject) -> None:
         CONF.clear_override("enabled", "vnc")
     assert {address.port for address in addresses if address} == {6100, 6101}
     assert all(address and address.host.startswith("DC0_C0_H") for address in addresses)
+
+
+def test_mks_console_has_a_ticket(subject: VmwareSubject) -> None:
+    address = subject.driver.consoles.address(subject.boot().uuid, "mks")
+    assert address is not None
+    assert (address.host, address.port) == ("esx.example.org", 902)
+    ticket = json.loads(address.access_path or "")
+    assert ticket["ticket"].startswith("ticket-vm-")
+    assert (ticket["thumbprint"], ticket["cfgFile"].endswith(".vmx")) == ("AA:BB", True)
 
 
 def test_guest_that_starts_paused_waits_for_its_interfaces(subject: VmwareSubject) -> None:
