@@ -45,6 +45,7 @@ class Guests(guest_driver.Guests):
         self.machines = Machines(self.cluster, name)
         self.locks = GuestLocks()
         self._ports_lock = threading.Lock()
+        self._reserved_ports: set[int] = set()
 
     # --- queries -----------------------------------------------------------------------------------
     def machine(self, uuid: str) -> Machine:
@@ -101,9 +102,8 @@ class Guests(guest_driver.Guests):
         spec.managedBy = specs.owner(GUEST)
         spec.deviceChange = self._interfaces(instance, facts) + self._volumes(instance, facts)
         spec.extraConfig += [facts.slots.stored(), specs.option(HELD, "true" if held else "")]
-        with self._ports_lock:
-            if CONF.vnc.enabled:
-                spec.extraConfig += specs.vnc(int(facts.extra.get(_VNC_PORT) or self._free_port()))
+        with self._vnc_port(facts) as port:
+            spec.extraConfig += specs.vnc(port) if port else []
             self.cluster.reconfigure(ref, spec)
 
     def _interfaces(self, instance: Instance, facts: Facts) -> list[Any]:
@@ -144,15 +144,27 @@ class Guests(guest_driver.Guests):
             raise exception.VolumeUnusable(volume_id=device.volume_id, reason="vCenter has no disk of the volume")
         return specs.file_backing(disks[0].backing.fileName)
 
-    def _free_port(self) -> int:
-        """Return a VNC port that no machine in the cluster has. The caller holds the lock of ports."""
-        result = self.vcenter.contained(self.cluster.pool, vim.VirtualMachine, ["config.extraConfig"])
-        taken = {options(facts["config.extraConfig"]).get(_VNC_PORT) for facts in result.values()}
-        first = int(CONF.vmware.vnc_port)
-        for port in range(first, first + CONF.vmware.vnc_port_total):
-            if str(port) not in taken:
-                return port
-        raise exception.NovaException("All VNC ports of the cluster ([vmware]vnc_port_total) are in use.")
+    @contextlib.contextmanager
+    def _vnc_port(self, facts: Facts) -> Iterator[int]:
+        """Yield the VNC port of a machine, reserved until it is in vCenter; 0 if guests have no VNC consoles."""
+        present = int(facts.extra.get(_VNC_PORT) or 0)
+        if not CONF.vnc.enabled or present:
+            yield present if CONF.vnc.enabled else 0
+            return
+        with self._ports_lock:
+            listed = self.vcenter.contained(self.cluster.pool, vim.VirtualMachine, ["config.extraConfig"])
+            taken = {options(values["config.extraConfig"]).get(_VNC_PORT) for values in listed.values()}
+            first = int(CONF.vmware.vnc_port)
+            port = next((port for port in range(first, first + CONF.vmware.vnc_port_total)
+                         if str(port) not in taken and port not in self._reserved_ports), 0)
+            if not port:
+                raise exception.NovaException("All VNC ports of the cluster ([vmware]vnc_port_total) are in use.")
+            self._reserved_ports.add(port)
+        try:
+            yield port
+        finally:
+            with self._ports_lock:
+                self._reserved_ports.discard(port)
 
     def stop(self, uuid: str) -> None:
         with contextlib.suppress(exception.GuestNotFound):
