@@ -88,6 +88,7 @@ COLUMNS: dict[str, Callable[[], Driver]] = {
     "`libvirt` (QEMU, KVM)": _driver("nova.virt.libvirt.driver", "LibvirtDriver", virt_type="qemu"),
     "`libvirt` (LXC)": _driver("nova.virt.libvirt.driver", "LibvirtDriver", virt_type="lxc"),
     "`uml`": _driver("nova.virt.uml.driver", "UmlDriver"),
+    "`vmware`": _driver("nova.virt.vmware.driver", "VmwareDriver"),
     "`ironic`": _driver("nova.virt.ironic.driver", "IronicDriver"),
     "`fake`": _driver("nova.virt.fake.driver", "FakeDriver"),
 }

@@ -17,6 +17,7 @@ PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-driver-lxc li
     haproxy nginx-light apache2-bin # front ends of the API and the metadata service
     podman runc netavark aardvark-dns catatonit iptables docker-registry # containers and registry for novad
     user-mode-linux # guests of the driver uml
+    golang-go golang-github-vmware-govmomi-dev # the vCenter simulator of the driver vmware (82 MB to download)
     busybox-static dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod # the guest image
     libfaketime # agents with wrong clocks
     rsync jq make xz-utils patch debian-archive-keyring) # the build of Kubernetes
@@ -49,7 +50,7 @@ install_python() {
     if [ ! -e "$stamp" ] || [ setup.cfg -nt "$stamp" ] || [ constraints.txt -nt "$stamp" ]; then
         say "Creating the virtual environment $VENV"
         [ -x "$VENV/bin/python" ] || python3 -m venv "$VENV"
-        tools/install-python.sh "$VENV/bin/python" -c constraints.txt -e '.[test,libvirt,postgresql,bench]' 2>&1 |
+        tools/install-python.sh "$VENV/bin/python" -c constraints.txt -e '.[test,libvirt,vmware,postgresql,bench]' 2>&1 |
             grep -v '^WARNING' || true
         "$VENV/bin/python" -c 'import nova, pytest'
         touch "$stamp"

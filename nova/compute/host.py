@@ -259,12 +259,15 @@ def cached_image(machine: Machine, ctx: RequestContext, image: Image, most: int 
     def download(path: str, check_size: CheckSize) -> None:
         machine.images().download(ctx, image.id, path, check_size)
 
+    disk_format = image.disk_format
+    if disk_format == "vmdk" and image.properties.get("vmware_disktype") == "preallocated":
+        disk_format = "raw"  # the data of the disk, without the descriptor that is in another file
     if not image.certificate:
-        return machine.cache.fetch(image.id, download, image.disk_format, most)
+        return machine.cache.fetch(image.id, download, disk_format, most)
     from nova.image import signatures
 
     def verified(path: str, check_size: CheckSize) -> None:
         download(path, check_size)
         signatures.verify(image, path)
 
-    return machine.cache.fetch(image.id, verified, image.disk_format, most, signatures.fingerprint(image))
+    return machine.cache.fetch(image.id, verified, disk_format, most, signatures.fingerprint(image))

@@ -26,7 +26,7 @@ from nova.objects.images.image import Image
 from nova.objects.networks.floating_ip_dns import ServedDomain
 from nova.objects.networks.network import GroupFilter, Peers, RuleSet
 from nova.objects.servers import states
-from nova.objects.servers.console import PROTOCOLS, SERIAL, SPICE, SPICE_DIRECT, VNC, ConsoleAddress
+from nova.objects.servers.console import MKS, PROTOCOLS, SERIAL, SPICE, SPICE_DIRECT, VNC, ConsoleAddress
 from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.order import StepOrder
@@ -185,7 +185,7 @@ class ComputeService:
 
     def console(self, ctx: context.RequestContext, uuid: str, console_type: str) -> ConsoleAddress:
         protocol = PROTOCOLS.get(console_type, "")
-        options = {VNC: CONF.vnc, SPICE: CONF.spice, SERIAL: CONF.serial_console}.get(protocol)
+        options = {VNC: CONF.vnc, SPICE: CONF.spice, SERIAL: CONF.serial_console, MKS: CONF.mks}.get(protocol)
         address = self.machine.driver.consoles.address(uuid, protocol) if options and options.enabled else None
         # Consoles with a TLS port only are for SPICE clients that connect directly.
         if address is None or not (address.port or console_type == SPICE_DIRECT):

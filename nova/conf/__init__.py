@@ -16,8 +16,8 @@ from nova.conf import log_lines
 
 CONF = cfg.CONF
 
-MODULES = ("base", "api", "compute", "conductor", "image", "libvirt", "uml", "ironic", "network", "quota", "scheduler",
-           "volume", "metadata", "console", "telemetry", "notifications", "rpc")
+MODULES = ("base", "api", "compute", "conductor", "image", "libvirt", "uml", "vmware", "ironic", "network", "quota",
+           "scheduler", "volume", "metadata", "console", "telemetry", "notifications", "rpc")
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:

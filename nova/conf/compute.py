@@ -9,8 +9,8 @@ _RATIOS = (("cpu", "Virtual-to-physical CPU", 4.0), ("ram", "Memory", 1.0), ("di
 OPTIONS = {
     None: [
         cfg.StrOpt("compute_driver", default="libvirt", help="Hypervisor driver: a name of the entry points "
-                   "nova.virt.drivers (libvirt, uml, ironic or fake). Read by nova-compute. Set fake for tests without "
-                   "guests."),
+                   "nova.virt.drivers (libvirt, uml, vmware, ironic or fake). Read by nova-compute. Set fake for tests "
+                   "without guests."),
         cfg.IntOpt("max_concurrent_builds", default=10, min=0,
                    help="Maximum number of servers that this host builds at the same time. 0: no limit. Read by "
                         "nova-compute. Lower it where many builds overload the disks."),

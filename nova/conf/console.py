@@ -1,4 +1,4 @@
-"""Options of consoles: [vnc], [spice] and [serial_console], and [console] and [consoleauth] of the console proxies."""
+"""Options of consoles: [vnc], [spice], [serial_console], [mks], and [console] and [consoleauth] of the proxies."""
 
 from oslo_config import cfg, types
 
@@ -100,5 +100,12 @@ OPTIONS = {
         cfg.StrOpt("base_url", default="ws://127.0.0.1:6083/",
                    help="URL of nova-serialproxy. The token of a console is added. Read by nova-api."),
         *_proxy("nova-serialproxy", "serialproxy", 6083),
+    ],
+    "mks": [
+        cfg.BoolOpt("enabled", default=False, help="Offer MKS consoles (webmks), the screens of VMware guests. Read by "
+                    "nova-compute with the driver vmware. A proxy for MKS is not part of Nova."),
+        cfg.URIOpt("mksproxy_base_url", schemes=["http", "https"], default="http://127.0.0.1:6090/",
+                   help="URL of the MKS proxy, to which the token of a console is added. Read by nova-api. The proxy "
+                        "requests host, port and ticket of the token at os-console-auth-tokens."),
     ],
 }

@@ -33,4 +33,4 @@ def test_verb_without_its_capability_is_not_supported(monkeypatch):
     assert is_supported(driver, "power.suspend")
     monkeypatch.setattr(type(driver), "capabilities", driver.capabilities - {"suspend"})
     assert not is_supported(driver, "power.suspend")
-    assert "| Suspend, resume | yes | – | – | – |" in feature_matrix.table()
+    assert "| Suspend, resume | yes | – | – | yes | – | – |" in feature_matrix.table()

@@ -47,7 +47,7 @@ def imports_of(config):
 def test_import_contracts_hold():
     result = imports_of(ROOT / "pyproject.toml")
     assert result.returncode == 0, result.stdout
-    assert "25 kept, 0 broken" in result.stdout
+    assert "27 kept, 0 broken" in result.stdout
 
 
 def test_violation_of_an_import_contract_is_detected(tmp_path):
@@ -91,7 +91,7 @@ def test_source_files_have_at_most_600_lines():
 
 
 # Maximum number of lines of Python code of a package, without generated code.
-PACKAGE_LIMITS = {"nova": 77_000, "nova/cli": 4_500, "nova/cli/federation": 900, "nova/common": 500,
+PACKAGE_LIMITS = {"nova": 79_300, "nova/cli": 4_500, "nova/cli/federation": 900, "nova/common": 500,
                   "nova/federator": 13_600, "nova/novad": 6_230}
 
 

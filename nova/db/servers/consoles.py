@@ -54,7 +54,7 @@ def get(connection: sa.Connection, digest: str, endings: Collection[str]) -> Con
         raise exception.ConsoleTokenNotFound()
     return Console(
         instance_uuid=row.instance_uuid, instance_host=row.instance_host, console_type=row.console_type,
-        address=ConsoleAddress(host=row.host, port=row.port, tls_port=row.tls_port),
+        address=ConsoleAddress(host=row.host, port=row.port, tls_port=row.tls_port, access_path=row.access_path),
         access_url_base=row.access_url_base, user_id=row.user_id, project_id=row.project_id, since=row.since,
         expires_at=row.expires_at, seconds=(row.expires_at - now).total_seconds())
 

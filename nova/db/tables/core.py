@@ -407,6 +407,7 @@ console_tokens = table(
     Column("host", text(), nullable=False),
     Column("port", sa.Integer, nullable=False),
     Column("tls_port", sa.Integer),
+    Column("access_path", text(1024)),
     Column("access_url_base", text(1024), nullable=False),
     # The newest action of the instance when the token was created.
     Column("since", sa.BigInteger, nullable=False),

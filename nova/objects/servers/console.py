@@ -8,23 +8,25 @@ from msgspec import Meta
 
 from nova.objects.base import Object
 
-VNC, SPICE, SERIAL = "vnc", "spice", "serial"
+VNC, SPICE, SERIAL, MKS = "vnc", "spice", "serial", "mks"
 
-NOVNC, SPICE_HTML5, SPICE_DIRECT = "novnc", "spice-html5", "spice-direct"
+NOVNC, SPICE_HTML5, SPICE_DIRECT, WEBMKS = "novnc", "spice-html5", "spice-direct", "webmks"
 
 # Protocol between the proxy and the guest's host by type of console.
-PROTOCOLS = {NOVNC: VNC, SPICE_HTML5: SPICE, SPICE_DIRECT: SPICE, SERIAL: SERIAL}
+PROTOCOLS = {NOVNC: VNC, SPICE_HTML5: SPICE, SPICE_DIRECT: SPICE, SERIAL: SERIAL, WEBMKS: MKS}
 
 
 _Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
 class ConsoleAddress(Object, kw_only=True):
-    """Address of the console of a running guest. ``port`` 0: TLS only. ``tls_port``: port for TLS (SPICE)."""
+    """Address of the console of a running guest. ``port`` 0: TLS only. ``tls_port``: port for TLS (SPICE).
+    ``access_path``: what the console proxy must send to the host at first (MKS: a ticket, as JSON)."""
 
     host: Annotated[str, Meta(max_length=255, pattern=r"^[!-~]+$")]
     port: _Port
     tls_port: _Port | None = None
+    access_path: Annotated[str, Meta(max_length=1024)] | None = None
 
 
 class Console(Object, kw_only=True):

@@ -183,8 +183,8 @@ class Consoles(abc.ABC):
         """Return the end of the serial console log, which is kept across reboots. Raises ConsoleLogUnavailable."""
 
     def address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
-        """Return the address of the running guest's console, or None if it has none. ``protocol``: vnc, spice or serial
-        (the first port). Raises GuestNotFound, GuestNotRunning."""
+        """Return the address of the running guest's console, or None if it has none. ``protocol``: vnc, spice, mks or
+        serial (the first port). Raises GuestNotFound, GuestNotRunning."""
         raise exception.NotImplementedHere(what=f"open {protocol} consoles")
 
 

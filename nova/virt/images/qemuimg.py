@@ -75,12 +75,13 @@ def rebase(path: str, base: str, base_format: str) -> None:
     run(["qemu-img", "rebase", "-u", "-f", "qcow2", "-F", base_format, "-b", base, path], INFO_TIMEOUT)
 
 
-def convert(source: str, source_format: str, target: str, target_format: str, size: int) -> None:
+def convert(source: str, source_format: str, target: str, target_format: str, size: int, options: str = "") -> None:
     """Convert an image of a disk of ``size`` bytes to another format, sparse. Longer output is refused.
-    [libvirt]images_user must be able to read the source."""
+    [libvirt]images_user must be able to read the source. ``options``: of the target format, as for ``qemu-img -o``."""
     cpu = CONF.libvirt.images_cpu_time_limit + -(-size // _GIB) * _CPU_PER_GIB
     with open(source, "rb") as file, _writable_for_user(target) as made:
-        _run_confined(["qemu-img", "convert", "-f", source_format, "-O", target_format, _fd_path(file), _fd_path(made)],
+        _run_confined(["qemu-img", "convert", "-f", source_format, "-O", target_format,
+                       *(["-o", options] if options else []), _fd_path(file), _fd_path(made)],
                       COPY_TIMEOUT, [file, made], cpu=cpu, length=most_bytes(size))
 
 

@@ -24,7 +24,8 @@ _LIMITS = frozenset({*_RATES, *(f"{rate}_max" for rate in _RATES), "size_iops_se
 
 
 class CinderVolumes(HostVolumes):
-    """The volume back end "cinder" on hosts: files on NFS, and RBD images, to which the hypervisor connects itself."""
+    """The volume back end "cinder" on hosts: files on NFS, and RBD images and disks of vCenter, to which the hypervisor
+    connects itself."""
 
     def start(self) -> None:
         """Raise InvalidInput if os-brick is not installed."""
@@ -52,6 +53,10 @@ class CinderVolumes(HostVolumes):
                 connection.discard = bool(info.get("discard"))
                 if info.get("auth_enabled"):
                     connection.auth_user, connection.secret_uuid = str(info["auth_username"]), str(info["secret_uuid"])
+                return connection
+            if kind == "vmdk":
+                # The id of the machine in vCenter that has the disk.
+                connection.protocol, connection.path = "vmdk", str(info["volume"])
                 return connection
             if kind == "nfs":
                 return self._nfs(connection, info)

@@ -212,6 +212,20 @@ def test_proxy_accepts_tokens_of_its_own_console_type_only(member, port, spice, 
         assert [status_of(proxy, told) for told in tokens.values()] == [101 if own == proxy else 403 for own in tokens]
 
 
+# --- MKS -----------------------------------------------------------------------------------------------
+def test_mks_token_shows_the_ticket_of_the_guest(suite, admin, member, server, monkeypatch):
+    address = ConsoleAddress(host="esx1", port=902, access_path='{"ticket": "t"}')
+    monkeypatch.setattr(suite.compute.machine.driver.consoles, "address", lambda uuid, protocol: address)
+    CONF.set_override("enabled", True, group="mks")
+    try:
+        url = url_of(member, server, "mks", "webmks")
+    finally:
+        CONF.clear_override("enabled", group="mks")
+    assert url == f"http://127.0.0.1:6090/?token={token_of(url)}"
+    shown = admin.get(f"/os-console-auth-tokens/{token_of(url)}", version="2.31")["console"]
+    assert shown == {"instance_uuid": server, "host": "esx1", "port": 902, "internal_access_path": '{"ticket": "t"}'}
+
+
 # --- invalid requests ----------------------------------------------------------------------------------
 @pytest.mark.parametrize(("protocol", "console_type", "message"), [
     ("vnc", "serial", "Invalid console type serial"),

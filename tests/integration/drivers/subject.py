@@ -60,6 +60,8 @@ class Subject(abc.ABC):
     # True if guests are machines: their disks exist as long as the guest, new disks are booted, and the host itself has
     # no resources.
     bare_metal = False
+    # False if the hypervisor has the present use of CPUs, but no CPU times.
+    measures_cpu_time = True
 
     def __init__(self) -> None:
         self.events: list[GuestStatus] = []

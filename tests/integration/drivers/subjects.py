@@ -13,6 +13,7 @@ from tests.integration.drivers.libvirt_subject import LibvirtSubject
 from tests.integration.drivers.lxc_subject import LxcSubject
 from tests.integration.drivers.subject import Subject
 from tests.integration.drivers.uml_subject import UmlSubject
+from tests.integration.drivers.vmware_subject import VmwareSubject
 from tests.integration.libvirt_fixtures import needs_libvirt
 
 
@@ -43,6 +44,12 @@ def _ironic(_request: pytest.FixtureRequest, place: pathlib.Path) -> Subject:
     return IronicSubject(place)
 
 
+def _vmware(_request: pytest.FixtureRequest, place: pathlib.Path) -> Subject:
+    if reason := VmwareSubject.missing():
+        pytest.skip(reason)
+    return VmwareSubject(place)
+
+
 # Called with the request of the fixture and an empty directory that every user may enter.
 SUBJECTS: dict[str, Callable[[pytest.FixtureRequest, pathlib.Path], Subject]] = {
-    "fake": _fake, "uml": _uml, "libvirt": _libvirt, "lxc": _lxc, "ironic": _ironic}
+    "fake": _fake, "uml": _uml, "libvirt": _libvirt, "lxc": _lxc, "vmware": _vmware, "ironic": _ironic}

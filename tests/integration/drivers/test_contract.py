@@ -91,9 +91,10 @@ def test_driver_reports_its_node(subject: Subject) -> None:
         return
     assert len(subject.driver.nodes()) == 1
     assert all(inventories[name].total > 0 for name in ("VCPU", "MEMORY_MB", "DISK_GB"))
-    times = subject.driver.host_cpu()
-    assert times.user > 0
-    assert times.idle > 0
+    if subject.measures_cpu_time:
+        times = subject.driver.host_cpu()
+        assert times.user > 0
+        assert times.idle > 0
     assert subject.driver.boot_id()
 
 
@@ -233,7 +234,8 @@ def test_diagnostics_of_a_running_and_a_stopped_guest(subject: Subject) -> None:
     instance = subject.boot(network_info=[subject.interface(1)])
     values = subject.driver.guests.diagnostics(instance).values
     assert (values["state"], values["num_cpus"], values["num_nics"], values["num_disks"]) == ("running", 1, 1, 1)
-    wait_for(lambda: subject.driver.guests.diagnostics(instance).values["cpu_details"][0]["time"], 30, "use of the CPU")
+    used = "time" if subject.measures_cpu_time else "utilisation"
+    wait_for(lambda: subject.driver.guests.diagnostics(instance).values["cpu_details"][0][used], 30, "use of the CPU")
     assert values["nic_details"][0]["mac_address"] == instance.network_info[0].mac
     assert values["memory_details"]["maximum"] == instance.flavor.memory_mb
     subject.driver.power.off(instance)

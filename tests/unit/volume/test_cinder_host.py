@@ -57,6 +57,12 @@ def test_qos_limits_supported_by_the_hypervisor_are_passed_on(volumes):
     assert volumes.connect({**RBD, "qos_specs": specs}).limits == limits
 
 
+def test_vmdk_volume_is_connected_by_the_hypervisor(volumes):
+    connection = volumes.connect({"driver_volume_type": "vmdk", "volume": "vm-17", "volume_id": UUID,
+                                  "name": f"volume-{UUID}", "access_mode": "rw", "encrypted": False})
+    assert (connection.protocol, connection.path, connection.volume_id) == ("vmdk", "vm-17", UUID)
+
+
 def test_rbd_volume_is_connected_by_the_hypervisor(volumes):
     connection = volumes.connect(RBD)
     assert (connection.protocol, connection.path, connection.hosts) == (
@@ -69,6 +75,7 @@ def test_rbd_volume_is_connected_by_the_hypervisor(volumes):
 @pytest.mark.parametrize(("info", "reason"), [
     ({**RBD, "encrypted": True}, "encrypted"), ({**RBD, "driver_volume_type": "iscsi"}, "iscsi"), ({}, "None"),
     ({"driver_volume_type": "rbd", "volume_id": UUID}, "name"),
+    ({"driver_volume_type": "vmdk", "volume_id": UUID}, "volume"),
     ({**RBD, "qos_specs": {"total_iops_sec": "many"}}, "many"),
     ({**NFS, "name": "../../etc/shadow"}, "name"), ({**NFS, "format": "vmdk"}, "format"),
     ({"driver_volume_type": "nfs", "volume_id": UUID}, "name")])

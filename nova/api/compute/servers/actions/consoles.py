@@ -17,8 +17,6 @@ from nova.objects.servers.instance import Instance
 
 _POLICY = "os_compute_api:os-remote-consoles"
 _TYPES = ("novnc", "xvpvnc", "spice-html5", "serial", "rdp-html5")
-# Console types that upstream removed, or of hypervisors that Nova does not support.
-_NEVER = ("rdp", "mks")
 
 _REMOTE = Object({
     "protocol": Field(Changing({0: enum("vnc", "spice", "serial", "rdp"),
@@ -65,8 +63,8 @@ def rdp(req: Request) -> dict[str, Any]:
 def _open(req: Request, protocol: str, console_type: str) -> str:
     """Return the URL for the caller. Raises ConsoleTypeInvalid, ConsoleTypeUnavailable, and errors of the host."""
     server = servers.authorized_get(req, _POLICY)
-    if protocol in _NEVER:
-        raise exception.ConsoleTypeUnavailable(console_type="rdp" if protocol == "rdp" else console_type)
+    if protocol == "rdp":  # Upstream removed it.
+        raise exception.ConsoleTypeUnavailable(console_type="rdp")
     if protocol == console.SERIAL:
         console_type = console.SERIAL
     if console.PROTOCOLS.get(console_type) != protocol:
@@ -75,6 +73,7 @@ def _open(req: Request, protocol: str, console_type: str) -> str:
     base, token = {
         console.NOVNC: CONF.vnc.novncproxy_base_url, console.SPICE_HTML5: CONF.spice.html5proxy_base_url,
         console.SPICE_DIRECT: CONF.spice.spice_direct_proxy_base_url, console.SERIAL: CONF.serial_console.base_url,
+        console.WEBMKS: CONF.mks.mksproxy_base_url,
     }[console_type], new_uuid()
     opened = console.Console(
         instance_uuid=server.uuid, instance_host=server.host or "", console_type=console_type, address=address,
@@ -112,7 +111,7 @@ TOKEN = View([
     Out("instance_uuid", STRING),
     Out("host", STRING, lambda shown, _req: shown.address.host),
     Out("port", Plain(type="integer"), lambda shown, _req: shown.address.port),
-    Out("internal_access_path", STRING_OR_NULL, lambda _shown, _req: None),
+    Out("internal_access_path", STRING_OR_NULL, lambda shown, _req: shown.address.access_path),
     Out("tls_port", INTEGER_OR_NULL,
         lambda shown, _req: shown.address.tls_port if shown.console_type == console.SPICE_DIRECT else ABSENT, since=99),
 ])

@@ -1,0 +1,283 @@
+"""Small roles of the driver: disks, the power state, consoles, rescue, volumes and interfaces."""
+
+import json
+import logging
+import os
+import time
+from typing import Any
+
+from pyVmomi import vim
+
+from nova import exception
+from nova.objects.images.image import Image
+from nova.objects.networks.network import VIF
+from nova.objects.servers.console import MKS, VNC, ConsoleAddress
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.operations.framework import guest_driver
+from nova.operations.framework.guest_driver import BootFiles
+from nova.virt.driver import rescue_disk_gb
+from nova.virt.guest_locks import LOCK_TIMEOUT
+from nova.virt.vmware import errors, specs
+from nova.virt.vmware.cluster import DISKS, GUEST, INCOMPLETE, Machine
+from nova.virt.vmware.guests import HELD, ON, SUSPENDED, Role, console_log
+from nova.virt.vmware.images import root_size, virtual_size
+from nova.virt.vmware.machines import TOKEN, derived
+
+LOG = logging.getLogger(__name__)
+
+# Maximum number of bytes read from the end of a console log.
+MAX_LOG_BYTES = 100 * 1024
+# Seconds that a guest gets to reboot itself, unless the caller sets a timeout.
+_SOFT_REBOOT_SECONDS = 120
+_POLL = 0.5
+_GIB = 1 << 30
+_RESCUE = "rescue"
+
+
+class Disks(Role, guest_driver.Disks):
+    """A machine of the kind DISKS has the disks of a server that is not defined yet."""
+
+    def prepare(self, instance: Instance, files: BootFiles) -> None:
+        specs.check(instance)
+        with self._guests.locks.hold(instance.uuid):
+            machine = self._machines.find(instance.uuid)
+            if machine is not None and machine.kind == INCOMPLETE:
+                self._machines.destroy(machine.ref)
+                machine = None
+            if machine is None:
+                self._machines.create(instance, files, instance.uuid)
+
+    def replace(self, instance: Instance, files: BootFiles, token: str, keep_ephemerals: bool = False,
+                timeout: int = 0) -> None:
+        """Create a second machine with the new disks, and let it take the place of the guest's machine."""
+        uuid = instance.uuid
+        specs.check(instance)
+        self._guests.shut_down_if_present(uuid, timeout)
+        with self._guests.locks.hold(uuid, LOCK_TIMEOUT):
+            machine = self._machines.find(uuid)
+            if machine is not None and self._machines.facts(machine.ref).extra.get(TOKEN) == token:
+                return
+            fresh = self._machines.find(uuid, INCOMPLETE)
+            ref = fresh.ref if fresh else None
+            if fresh and (fresh.kind != DISKS or self._machines.facts(fresh.ref).extra.get(TOKEN) != token):
+                self._machines.destroy(fresh.ref)
+                ref = None
+            if ref is None:
+                ref = self._machines.create(instance, files, derived(uuid, INCOMPLETE), token)
+            if machine is not None:
+                if machine.kind == GUEST:
+                    self._guests.retire(machine)
+                if keep_ephemerals:
+                    self._move_ephemerals(machine.ref, ref)
+                self._machines.destroy(machine.ref)
+            self._guests.cluster.reconfigure(ref, vim.vm.ConfigSpec(name=uuid, instanceUuid=uuid))
+
+    def _move_ephemerals(self, old: Any, new: Any) -> None:
+        """Move the ephemeral disks to the new machine, in place of its own ones."""
+        before, after = self._machines.facts(old), self._machines.facts(new)
+        names = [name for name in before.slots.slots if name.startswith("ephemeral")]
+        vcenter, datacenter = self._guests.vcenter, self._guests.cluster.datacenter
+        for name in names:
+            path, size = before.slots.device(name).backing.fileName, before.slots.device(name).capacityInKB << 10
+            self._reconfigure(old, before.slots.remove(name), before.slots)
+            self._reconfigure(new, after.slots.remove(name, destroy=True), after.slots)
+            target = f"{after.directory}/kept-{name}.vmdk"
+            vcenter.wait(vcenter.content.virtualDiskManager.MoveVirtualDisk_Task(path, datacenter, target, datacenter,
+                                                                                  True))
+            self._reconfigure(new, [after.slots.add(name, specs.file_backing(target), size)], after.slots)
+
+    def _reconfigure(self, ref: Any, changes: list[Any], slots: specs.DiskSlots) -> None:
+        self._guests.cluster.reconfigure(ref, vim.vm.ConfigSpec(deviceChange=changes, extraConfig=[slots.stored()]))
+
+    def exist(self, instance: Instance) -> bool:
+        machine = self._machines.find(instance.uuid)
+        return machine is not None and machine.kind in (GUEST, DISKS)
+
+
+class Power(Role, guest_driver.Power):
+    def on(self, instance: Instance, paused: bool = False) -> None:
+        self._guests.start(instance, paused=paused)
+
+    def off(self, instance: Instance, timeout: int = 0) -> None:
+        self._guests.shut_down(instance.uuid, timeout)
+        self._guests.power_off(instance.uuid, LOCK_TIMEOUT)
+
+    def reboot(self, instance: Instance, hard: bool, timeout: int | None = None) -> None:
+        machine = None if hard else self._guests.machine(instance.uuid)
+        if machine is None or machine.power != ON:
+            self._guests.start(instance, fresh=True)
+            return
+        seconds = _SOFT_REBOOT_SECONDS if timeout is None else timeout
+        if seconds <= 0 or not self._reboots_itself(machine, seconds):
+            LOG.info("[instance: %s] The guest did not reboot itself: resetting it", instance.uuid)
+            with self._held(instance.uuid) as machine:
+                self._guests.vcenter.wait(machine.ref.ResetVM_Task())
+
+    def _reboots_itself(self, machine: Machine, seconds: float) -> bool:
+        """Request a reboot, and return True if VMware Tools stopped and run again within the time."""
+        if not self._guests.has_tools(machine.ref):
+            return False
+        try:
+            machine.ref.RebootGuest()
+        except errors.VCenterFault as error:
+            LOG.info("[instance: %s] The guest does not accept a request to reboot: %s", machine.uuid, error)
+            return False
+        deadline, stopped = time.monotonic() + seconds, False
+        while time.monotonic() < deadline:
+            if self._guests.has_tools(machine.ref):
+                if stopped:
+                    return True
+            else:
+                stopped = True
+            time.sleep(_POLL)
+        return stopped
+
+    def unpause(self, instance: Instance) -> None:
+        """Start a guest that was started paused, and waits for this call. Others cannot be paused."""
+        with self._held(instance.uuid) as machine:
+            if not self._machines.facts(machine.ref).extra.get(HELD):
+                super().unpause(instance)
+            self._machines.power_on(machine.ref)
+
+    def suspend(self, instance: Instance) -> None:
+        with self._held(instance.uuid) as machine:
+            if machine.power == ON:
+                self._guests.vcenter.wait(machine.ref.SuspendVM_Task())
+            elif machine.power != SUSPENDED:
+                raise exception.InstanceInvalidState(method="suspend", instance_uuid=instance.uuid, attr="power_state",
+                                                     state="SHUTDOWN")
+
+    def resume(self, instance: Instance) -> None:
+        self._guests.start(instance)
+
+
+class Consoles(Role, guest_driver.Consoles):
+    def output(self, instance: Instance, lines: int | None = None) -> bytes:
+        try:
+            with open(console_log(instance.uuid), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_LOG_BYTES))
+                text = file.read(MAX_LOG_BYTES)
+        except FileNotFoundError as error:
+            raise exception.ConsoleLogUnavailable(instance_id=instance.uuid) from error
+        if lines is None or lines < 0:
+            return text
+        return b"".join(text.splitlines(keepends=True)[-lines:]) if lines else b""
+
+    def address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
+        machine = self._guests.machine(uuid)
+        if machine.power != ON:
+            raise exception.GuestNotRunning(instance_uuid=uuid)
+        if protocol == MKS:
+            ticket = machine.ref.AcquireTicket("mks")
+            path = {"ticket": ticket.ticket, "cfgFile": ticket.cfgFile, "thumbprint": ticket.sslThumbprint}
+            return ConsoleAddress(host=ticket.host, port=ticket.port, access_path=json.dumps(path))
+        port = self._machines.facts(machine.ref).extra.get("RemoteDisplay.vnc.port")
+        if protocol != VNC or not port:
+            return None
+        host = self._guests.vcenter.get(machine.host, "name")["name"]
+        return ConsoleAddress(host=host, port=int(port))
+
+
+class Rescue(Role, guest_driver.Rescue):
+    """The rescue disk is a further disk of the machine, from which it boots first."""
+
+    def begin(self, instance: Instance, image: Image, files: BootFiles, timeout: int = 0) -> None:
+        uuid, most = instance.uuid, rescue_disk_gb(instance) * _GIB
+        specs.check(instance)
+        if image.disk_format == "iso" or files.kernel or not files.root:
+            raise exception.InstanceNotRescuable(
+                instance_id=uuid, reason="the rescue image must be a disk, without a kernel of its own")
+        if most and virtual_size(files) > most:
+            raise exception.InstanceNotRescuable(instance_id=uuid, reason=(
+                f"image {image.id} is larger than the rescue disk, which may have {most // _GIB} GiB on this host"))
+        self._guests.shut_down_if_present(uuid, timeout)
+        with self._guests.locks.hold(uuid, LOCK_TIMEOUT):
+            machine = self._machines.find(uuid)
+            if machine is None or machine.kind not in (GUEST, DISKS):
+                raise exception.GuestNotFound(instance_uuid=uuid)
+            self._machines.power_off(machine.ref)
+            self._remove(machine.ref)
+            self._guests.define_as(instance, machine.ref)
+            datastore = self._guests.cluster.roomiest()
+            size = root_size(files, 0)
+            path = self._machines.images.disk(datastore, files, specs.adapter(instance), size)
+            facts = self._machines.facts(machine.ref)
+            backing = specs.file_backing(f"{facts.directory}/rescue.vmdk", path)
+            self._change(machine.ref, [facts.slots.add(_RESCUE, backing, size, create=True)], facts.slots)
+            self._boot_from(machine.ref, _RESCUE)
+            self._machines.power_on(machine.ref)
+
+    def end(self, instance: Instance) -> None:
+        with self._held(instance.uuid) as machine:
+            if _RESCUE in self._machines.facts(machine.ref).slots.slots:
+                self._machines.power_off(machine.ref)
+                self._remove(machine.ref)
+                self._guests.define_as(instance, machine.ref)
+
+    def _remove(self, ref: Any) -> None:
+        slots = self._machines.facts(ref).slots
+        if changes := slots.remove(_RESCUE, destroy=True):
+            self._change(ref, changes, slots)
+            if slots.slots:
+                self._boot_from(ref, min(slots.slots, key=lambda name: slots.slots[name]))
+
+    def _change(self, ref: Any, changes: list[Any], slots: specs.DiskSlots) -> None:
+        self._guests.cluster.reconfigure(ref, vim.vm.ConfigSpec(deviceChange=changes, extraConfig=[slots.stored()]))
+
+    def _boot_from(self, ref: Any, name: str) -> None:
+        device = self._machines.facts(ref).slots.device(name)
+        order = [vim.vm.BootOptions.BootableDiskDevice(deviceKey=device.key)]
+        self._guests.cluster.reconfigure(ref, vim.vm.ConfigSpec(bootOptions=vim.vm.BootOptions(bootOrder=order)))
+
+
+# --- devices -----------------------------------------------------------------------------------------
+class Volumes(Role, guest_driver.Volumes):
+    def attach(self, instance: Instance, device: BlockDevice) -> None:
+        with self._held(instance.uuid) as machine:
+            slots = self._machines.facts(machine.ref).slots
+            if device.volume_id in slots.slots:
+                return
+            change = slots.add(str(device.volume_id), self._guests.volume_backing(device))
+            try:
+                self._guests.cluster.reconfigure(machine.ref, vim.vm.ConfigSpec(deviceChange=[change],
+                                                                                extraConfig=[slots.stored()]))
+            except errors.VCenterFault as error:
+                raise exception.DeviceAttachFailed(device=f"volume {device.volume_id}", reason=error.message) from error
+
+    def detach(self, instance: Instance, device: BlockDevice) -> None:
+        try:
+            with self._held(instance.uuid) as machine:
+                slots = self._machines.facts(machine.ref).slots
+                if changes := slots.remove(str(device.volume_id)):
+                    self._guests.cluster.reconfigure(machine.ref, vim.vm.ConfigSpec(
+                        deviceChange=changes, extraConfig=[slots.stored()]))
+        except exception.GuestNotFound:
+            return
+        except errors.VCenterFault as error:
+            raise exception.DeviceDetachFailed(device=f"volume {device.volume_id}", reason=error.message) from error
+
+
+class Interfaces(Role, guest_driver.Interfaces):
+    def attach(self, instance: Instance, vif: VIF) -> None:
+        with self._held(instance.uuid) as machine:
+            if vif.mac.lower() in self._machines.facts(machine.ref).nics:
+                return
+            change = specs.nic(instance, vif.mac, self._guests.cluster.network(vif))
+            try:
+                self._guests.cluster.reconfigure(machine.ref, vim.vm.ConfigSpec(deviceChange=[change]))
+            except errors.VCenterFault as error:
+                raise exception.DeviceAttachFailed(device=f"interface {vif.mac}", reason=error.message) from error
+
+    def detach(self, instance: Instance, vif: VIF) -> None:
+        try:
+            with self._held(instance.uuid) as machine:
+                device = self._machines.facts(machine.ref).nics.get(vif.mac.lower())
+                if device is not None:
+                    self._guests.cluster.reconfigure(machine.ref, vim.vm.ConfigSpec(deviceChange=[
+                        vim.vm.device.VirtualDeviceSpec(operation="remove", device=device)]))
+        except exception.GuestNotFound:
+            return
+        except errors.VCenterFault as error:
+            raise exception.DeviceDetachFailed(device=f"interface {vif.mac}", reason=error.message) from error
+
+
