@@ -14,7 +14,7 @@ from nova.db.servers import evictions
 from nova.objects.base import new_uuid
 from nova.rpcapi.by_hosts import Guests
 from nova.virt.ironic.driver import IronicDriver
-from tests.functional.client import wait_for
+from tests.functional.client import Client, wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.several_hosts import error_of, newest_action, service_of, set_service, wait_scheduler
 from tests.ironic_service import IronicService, start_ironic
@@ -119,11 +119,21 @@ def world_fixture(suite, tmp_path_factory):
     machines = [ironic.add_node("gold", identity) for host in HOSTS for identity in uuids_of(host, NODES // 2)]
     world = World(ironic, {name: Host(name) for name in HOSTS}, machines)
     yield world
-    for host in world.hosts.values():
+    admin = Client(suite.url)
+    for name, host in world.hosts.items():
         host.stop()
+        # Otherwise the nodes, with their failed builds, stay in the scheduler until the hosts count as down.
+        set_service(admin, name, forced_down=True)
+        admin.delete(f"/os-services/{service_of(admin, name)['id']}")
     ironic.stop()
     for option in ("auth_type", "endpoint_override", "api_retry_interval", "peer_list"):
         CONF.clear_override(option, "ironic")
+
+
+def offered(suite):
+    """Return the number of nodes that the scheduler can choose."""
+    with suite.scheduler.fleet.view() as view:
+        return int((view.alive & view.up & ~view.disabled & (view.free("CUSTOM_GOLD") > 0)).sum())
 
 
 @pytest.fixture(name="metal")
@@ -132,6 +142,7 @@ def metal_fixture(world, suite, admin):
     world.report()
     for name in HOSTS:
         wait_scheduler(suite, name, True)
+    wait_for(lambda: offered(suite) == NODES, 15, lambda: f"the scheduler offers {offered(suite)} nodes")
     yield world
     for machine in world.machines:
         world.ironic.change(machine, maintenance=False)
@@ -147,8 +158,6 @@ def metal_fixture(world, suite, admin):
 
 @pytest.fixture(name="gold", scope="module")
 def gold_fixture(suite):
-    from tests.functional.client import Client
-
     admin = Client(suite.url)
     flavor = admin.flavor()
     admin.post(f"/flavors/{flavor}/os-extra_specs", {"extra_specs": {
