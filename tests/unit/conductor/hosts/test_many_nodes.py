@@ -85,6 +85,8 @@ class _Driver:
     def nodes(self) -> list[ComputeNode]:
         return list(self.all)
 
+    def shared_nodes(self) -> None: ...
+
 
 class _Told:
     """The conductor side of node reports; ``pages`` are the sizes of the received pages."""
