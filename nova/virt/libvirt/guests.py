@@ -89,9 +89,11 @@ class Guests(LocalGuests):
         emulator = next((path for arch, path, _machines in host.emulators if arch == host.arch), "")
         device_traits = inventory.traits_of_devices(
             inventory.devices_of(emulator), version, host.arch) | inventory.network_traits()
-        self._settings = dataclasses.replace(chosen, foreign=others, secure_boot=capabilities.secure_boot)
-        self._capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(device_traits))
-        return self._capabilities, self._settings
+        # Another thread may drop the cached values at any time.
+        settings = dataclasses.replace(chosen, foreign=others, secure_boot=capabilities.secure_boot)
+        capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(device_traits))
+        self._capabilities, self._settings = capabilities, settings
+        return capabilities, settings
 
     # --- queries -----------------------------------------------------------------------------------
     def call(self, action: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:

@@ -38,9 +38,10 @@ class Containers(Guests):
                                          "[libvirt]virt_type to another value.")
         plain = from_conf(self.name, host.arch, host.host_uuid,
                           direct_io=directories.supports_direct_io(CONF.instances_path))
-        self._settings = with_cells(dataclasses.replace(plain, vnc_listen=None, spice=None), host.cells)
-        self._capabilities = dataclasses.replace(host, model_traits=frozenset(inventory.network_traits()))
-        return self._capabilities, self._settings
+        settings = with_cells(dataclasses.replace(plain, vnc_listen=None, spice=None), host.cells)
+        capabilities = dataclasses.replace(host, model_traits=frozenset(inventory.network_traits()))
+        self._capabilities, self._settings = capabilities, settings
+        return capabilities, settings
 
     def config(self, instance: Instance, is_new: bool = False) -> GuestConfig:
         return container_config(instance, self.settings, is_new or instance.launched_at is None)
