@@ -44,7 +44,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     for finding in _lasting(core, arguments.settle):
         repair = finding.repair if arguments.repair else None
         if repair is not None:
-            repair(None)  # type: ignore[arg-type]  # a request to a host or service, outside of transactions
+            repair()
         print(dataclasses.replace(finding, repaired=repair is not None))
         inconsistent = True
     return 1 if inconsistent else 0
@@ -107,11 +107,9 @@ def _unexpected(core: Core, host: str, uuids: Sequence[str]) -> Iterable[Finding
                                              "decides what happens to it")
             elif where.must_leave:
                 yield Finding("guest", uuid, f"runs on {host}, but may not stay",
-                              repair=functools.partial(_reap, core=core, host=host, uuid=uuid))
+                              repair=functools.partial(core.compute_at(host).reap, context.admin(), uuid))
             elif host not in where.possible_hosts:
                 yield Finding("guest", uuid, f"runs on {host}, but its server is on "
                                              f"{', '.join(where.possible_hosts) or 'no host'}")
 
 
-def _reap(_connection: Any, core: Core, host: str, uuid: str) -> None:
-    core.compute_at(host).reap(context.admin(), uuid)

@@ -86,7 +86,7 @@ def _deleted_by_uuid(connection: sa.Connection, uuids: set[str]) -> list[Any]:
     return list(connection.execute(sa.select(_TABLE.c.uuid, _TABLE.c.deleted).where(_TABLE.c.uuid.in_(uuids))))
 
 
-def _release(_connection: Any, core: Core, uuid: str) -> None:
+def _release(core: Core, uuid: str) -> None:
     """Delete the ports of a deleted server, and unbind those that users created."""
     instance = core.db.read(lambda connection: servers.get(connection, uuid, deleted=True))
     ConductorControl(core, context.admin(), instance).outside_interfaces.release()

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 
 from nova.db import tables
 
-# Runs in the transaction that found the contradiction and has locked the subject.
-Repair = Callable[[sa.Connection], object]
+# A repair of rows gets the connection whose transaction found the contradiction and has locked the subject. Other
+# repairs are requests to hosts and services, without an argument and outside of transactions.
+Repair = Callable[..., object]
 
 
 @dataclasses.dataclass(frozen=True)
