@@ -74,8 +74,9 @@ class Duties:
     async def run(self, tasks: asyncio.TaskGroup) -> None:
         """Take, perform as tasks, and hand over duties until cancelled. Raises Lost."""
         while True:
+            begun = now()
             await self._check(tasks)
-            await asyncio.sleep(min(_CHECK, self._shortest()))
+            await asyncio.sleep(max(0.0, min(_CHECK + begun - now(), self._shortest())))
 
     async def release(self) -> None:
         """Let other replicas perform the duties of this one, whose tasks have ended, at once."""
@@ -91,7 +92,8 @@ class Duties:
 
     async def _check(self, tasks: asyncio.TaskGroup) -> None:
         try:
-            async with asyncio.timeout(min(_RENEW, self._shortest())):
+            # The holder of a duty waits for a slow API server as long as the duty may be performed.
+            async with asyncio.timeout(self._shortest() if self._renewed else _RENEW):
                 leases = await self._read()
                 # A slow or failing write for a duty must not delay the others.
                 results = await asyncio.gather(*(self._attend(duty, leases.get(duty), tasks) for duty in self.duties),
