@@ -20,6 +20,7 @@ class Route:
     action: str | None = None  # read by metrics
 
 
+_OF_DOCUMENT = ("GET", "HEAD")
 _PROVIDER = "/resource_providers/{uuid}"
 _INVENTORY = "placement:resource_providers:inventories:"
 ROUTES = (
@@ -72,7 +73,9 @@ def respond(method: str, segments: list[str], header: str | None, authenticate: 
     version, route, request_id = versions.MIN, None, ""
     try:
         version = versions.requested(header)
-        if segments == [""] and method == "GET":
+        if segments == [""]:  # before any authentication: keystonemiddleware lets these requests pass unchecked
+            if method not in _OF_DOCUMENT:
+                raise errors.MethodNotAllowed(method=method, allowed=", ".join(_OF_DOCUMENT))
             answer = Answer(versions.document())
         else:
             ctx = authenticate()

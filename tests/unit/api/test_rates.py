@@ -133,3 +133,12 @@ def test_address_rate_limit_applies_before_authentication(limited):
     answer = client.get("/", address="192.0.2.1")
     assert answer.error[:2] == ("overLimit", 429)
     assert answer.json["overLimit"]["retryAfter"] == answer.headers["retry-after"]
+
+
+def test_the_placement_document_needs_no_token_and_counts_for_no_project(limited):
+    """Keystonemiddleware does not check the headers of public paths, so they name whomever the client likes."""
+    client = limited(rate_limit_project="1/600", auth_strategy="keystone")
+    victim = {"X-Identity-Status": "Confirmed", "X-User-Id": "u", "X-Project-Id": "victim"}
+    for method, status in (("GET", 200), ("HEAD", 200), ("POST", 405), ("DELETE", 405)):
+        for path in ("/placement", "/placement/"):
+            assert client(method, path, headers=victim).status == status
