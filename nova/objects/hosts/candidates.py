@@ -53,7 +53,8 @@ def of_tree(tree: Sequence[ProviderView], request: CandidateRequest) -> Iterator
 
 
 def _fits(provider: ProviderView, root: ProviderView, group: RequestedGroup, resources: Resources) -> bool:
-    traits, aggregates = set(provider.traits), {*provider.aggregates, *root.aggregates}
+    # Aggregates of the root hold for its tree, but not for suffixed groups (as the API reference says).
+    traits, aggregates = set(provider.traits), {*provider.aggregates, *(() if group.suffix else root.aggregates)}
     return (not traits.intersection(group.forbidden) and (not group.suffix or satisfies(traits, group.required))
             and satisfies(aggregates, group.member_of) and not aggregates.intersection(group.not_member_of)
             and all(has_room(provider.inventories.get(name), amount) for name, amount in resources.items()))

@@ -100,3 +100,12 @@ def test_the_number_of_combinations_is_bounded():
     request = CandidateRequest(groups=[group(str(number), NET=1) for number in range(1, 20)], limit=10**6)
     assert len(list(candidates.of_tree(tree, request))) <= 5000
     assert time.process_time() - started < 20
+
+
+def test_aggregates_of_the_root_hold_for_the_unsuffixed_group_only():
+    # API reference, member_of: "directly or via the root provider", and "directly" for granular groups
+    assert len(allocations(group(NET=10, member_of=[["agg"]]))) == 2
+    assert allocations(group("1", NET=10, member_of=[["agg"]])) == []
+    assert allocations(group(NET=10, not_member_of=["agg"])) == []
+    assert len(allocations(group("1", NET=10, not_member_of=["agg"]))) == 2
+    assert len(allocations(group("1", VCPU=1, member_of=[["agg"]]))) == 1
