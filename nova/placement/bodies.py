@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nova import exception
 from nova.objects.hosts.node import Inventory
-from nova.objects.hosts.placement import UNKNOWN, ConsumerChange
+from nova.objects.hosts.placement import ConsumerChange
 
 T = TypeVar("T")
 
@@ -147,6 +147,6 @@ def consumer_change(ident: str, body: Any, version: int, many: bool = False) -> 
         raise exception.Invalid("JSON does not validate: $.allocations names a resource provider twice.")
     return ConsumerChange(
         uuid=canonical, allocations=allocations, project_id=fields.project_id or _NOBODY,
-        user_id=fields.user_id or _NOBODY, type=fields.consumer_type or UNKNOWN,
+        user_id=fields.user_id or _NOBODY, type=fields.consumer_type or None,
         generation=fields.consumer_generation if version >= 28 else None,  # type: ignore[arg-type]
         checked=version >= 28)

@@ -75,7 +75,7 @@ class Placement(Endpoint, placement_api.Placement):
     def _changed(self, what: str, change: Callable[[sa.Connection], ProviderView]) -> ProviderView:
         """Run a change of a provider and publish the state of its compute node."""
         provider = self.core.db.write(change)
-        LOG.info("Resource provider %s (%s) %s", provider.name, provider.uuid, what)
+        LOG.info("Resource provider %a (%s) %s", provider.name, provider.uuid, what)
         self._publish(provider.root_uuid)
         return provider
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from nova.db import tables
 from nova.db.audit.base import Check, Finding, alive, hold, put
 from nova.db.hosts import allocations
+from nova.db.placement import providers
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.dedicated_resources import fitting
 from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
@@ -25,8 +26,7 @@ INVENTORIES = tables.inventories
 INSTANCES = tables.instances
 MIGRATIONS = tables.migrations
 NODES = tables.compute_nodes
-# Claims of servers; consumers of external services have rows of their own, and no server to compare with.
-_OF_SERVERS = ~sa.exists().where(tables.consumers.c.uuid == CLAIMS.c.consumer_uuid)
+_OF_SERVERS = allocations.OF_SERVERS  # other consumers have no server to compare with
 
 
 # States of an open migration whose data transfer has ended.
@@ -138,9 +138,9 @@ class Usage(Check):
     subjects = sa.select(INVENTORIES.c.provider_uuid), sa.select(CLAIMS.c.provider_uuid)
 
     def lock(self, connection: sa.Connection, key: str) -> None:
-        # Claims and releases first lock the row of the node.
+        # Claims, releases and changes of external providers first lock the row of the node, or the root without node.
         root = connection.scalar(sa.select(tables.providers.c.root_uuid).where(tables.providers.c.uuid == key))
-        hold(connection, NODES, NODES.c.uuid == (root or key))
+        providers.hold(connection, [root or key])
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         claimed: collections.Counter[tuple[str, str]] = collections.Counter()

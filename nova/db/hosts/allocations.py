@@ -20,6 +20,8 @@ MIGRATIONS = tables.migrations
 NODES = tables.compute_nodes
 SERVICES = tables.services
 Usable = Literal["any", "enabled", "up"]  # required state of the nova-compute of a host for a claim on it
+# Claims of servers and migrations; only other consumers, of clients of the Placement API, have a row of their own.
+OF_SERVERS = ~sa.exists().where(tables.consumers.c.uuid == ALLOCATIONS.c.consumer_uuid)
 ROOT = sa.func.coalesce(ALLOCATIONS.c.root_uuid, ALLOCATIONS.c.provider_uuid)  # the node that counts an allocation
 
 

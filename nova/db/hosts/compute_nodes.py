@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conf import CONF
 from nova.db import tables
-from nova.db.hosts import aggregates, dedicated_resources, external_providers, services
+from nova.db.hosts import aggregates, allocations, dedicated_resources, external_providers, services
 from nova.db.servers import server_migrations
 from nova.db.sql import clock, rows
 from nova.objects.base import new_uuid
@@ -137,7 +137,8 @@ def _check_taken_over(connection: sa.Connection, row: Any, node: ComputeNode, ho
                                             f"{row.hypervisor_hostname} of host {row.host}")
     _hold(connection, [row.uuid])
     on_it = sa.or_(ALLOCATIONS.c.root_uuid == row.uuid, ALLOCATIONS.c.provider_uuid == row.uuid)
-    claimed = connection.scalar(sa.select(ALLOCATIONS.c.consumer_uuid).where(on_it).limit(1)) is not None
+    claimed = connection.scalar(sa.select(ALLOCATIONS.c.consumer_uuid).where(
+        on_it, allocations.OF_SERVERS).limit(1)) is not None
     if claimed or not (trusted or not services.host_up(connection, row.host)):
         raise exception.NodeOfAnotherHost(node=row.uuid, name=row.hypervisor_hostname, owner=row.host, host=host)
 
@@ -340,15 +341,16 @@ def _remove_idle(connection: sa.Connection, node_uuids: Sequence[str]) -> list[s
 
 
 def _remove_idle_providers(connection: sa.Connection, root: str, uuids: Sequence[str]) -> list[str]:
-    """Remove missing sub-providers of a locked node. The capacity of those with claims, or with external providers
-    below them, becomes zero."""
-    parents = set(connection.scalars(sa.select(PROVIDERS.c.parent_uuid).where(
-        PROVIDERS.c.root_uuid == root, PROVIDERS.c.external == sa.true())))
-    busy = parents.intersection(uuids) | set(connection.scalars(
+    """Remove missing sub-providers of a locked node. The capacity of those with claims, or with external providers or
+    claimed ones below them, becomes zero."""
+    used = set(connection.scalars(
         sa.select(ALLOCATIONS.c.provider_uuid).where(ALLOCATIONS.c.provider_uuid.in_(uuids))))
+    busy = external_providers.with_ancestors(connection, root, used).intersection(uuids)
     idle = [uuid for uuid in uuids if uuid not in busy]
     if idle:
         connection.execute(sa.delete(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(idle)))
+        connection.execute(sa.delete(external_providers.MEMBERSHIPS).where(
+            external_providers.MEMBERSHIPS.c.provider_uuid.in_(idle)))
         connection.execute(sa.delete(PROVIDERS).where(PROVIDERS.c.uuid.in_(idle)))
     if busy:
         connection.execute(sa.update(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(busy))

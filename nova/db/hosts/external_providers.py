@@ -1,6 +1,6 @@
 """Providers that clients of the Placement API created below compute nodes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 
@@ -13,14 +13,31 @@ NAMES = tables.placement_names
 MEMBERSHIPS = tables.provider_aggregates
 
 
+def with_ancestors(connection: sa.Connection, root: str, uuids: Collection[str]) -> set[str]:
+    """Return these providers of a tree, the external ones of the tree, and all ancestors of both."""
+    tree = connection.execute(sa.select(PROVIDERS.c.uuid, PROVIDERS.c.parent_uuid, PROVIDERS.c.external).where(
+        PROVIDERS.c.root_uuid == root)).all()
+    parents = {row.uuid: row.parent_uuid for row in tree}
+    result: set[str] = set()
+    for uuid in (*uuids, *(row.uuid for row in tree if row.external)):
+        above: str | None = uuid
+        while above is not None and above not in result:
+            result.add(above)
+            above = parents.get(above)
+    return result
+
+
 def forget(connection: sa.Connection, roots: Sequence[str]) -> None:
     """Remove names, memberships and consumers of the providers in these trees, before the trees are removed."""
     tree = sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.root_uuid.in_(roots))
     connection.execute(sa.delete(MEMBERSHIPS).where(MEMBERSHIPS.c.provider_uuid.in_(tree)))
     connection.execute(sa.delete(NAMES).where(NAMES.c.kind == "provider", NAMES.c.name.in_(
         sa.select(PROVIDERS.c.name).where(PROVIDERS.c.root_uuid.in_(roots), PROVIDERS.c.external == sa.true()))))
-    here = ALLOCATIONS.c.provider_uuid.in_(tree)
-    elsewhere = sa.select(ALLOCATIONS.c.consumer_uuid).where(
-        ALLOCATIONS.c.consumer_uuid == CONSUMERS.c.uuid, ALLOCATIONS.c.provider_uuid.not_in(tree))
-    connection.execute(sa.delete(CONSUMERS).where(
-        CONSUMERS.c.uuid.in_(sa.select(ALLOCATIONS.c.consumer_uuid).where(here)), ~elsewhere.exists()))
+    elsewhere = ALLOCATIONS.alias("elsewhere")
+    # Selected first: MariaDB would lock each consumer that its DELETE reads on the way.
+    consumers = list(connection.scalars(
+        sa.select(CONSUMERS.c.uuid).distinct().join(ALLOCATIONS, ALLOCATIONS.c.consumer_uuid == CONSUMERS.c.uuid).where(
+            ALLOCATIONS.c.root_uuid.in_(roots), ~sa.exists().where(
+                elsewhere.c.consumer_uuid == CONSUMERS.c.uuid, elsewhere.c.root_uuid.not_in(roots)))))
+    if consumers:
+        connection.execute(sa.delete(CONSUMERS).where(CONSUMERS.c.uuid.in_(consumers)))

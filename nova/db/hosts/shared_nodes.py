@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conf import CONF
 from nova.db import liveness, tables
-from nova.db.hosts import services
+from nova.db.hosts import allocations, services
 from nova.db.servers import servers
 from nova.db.sql import clock
 from nova.objects.hosts.node import NODES
@@ -84,7 +84,8 @@ def take_over(connection: sa.Connection, host: str, wanted: dict[str, bool]) -> 
             for owner in sorted({node.host for node in nodes if wanted[node.uuid]})}
     on_them = sa.or_(ALLOCATIONS.c.root_uuid.in_(wanted), ALLOCATIONS.c.provider_uuid.in_(wanted))
     consumers: dict[str, set[str]] = {}
-    for row in connection.execute(sa.select(ALLOCATIONS.c.provider_uuid, ALLOCATIONS.c.consumer_uuid).where(on_them)):
+    for row in connection.execute(sa.select(ALLOCATIONS.c.provider_uuid, ALLOCATIONS.c.consumer_uuid).where(
+            on_them, allocations.OF_SERVERS)):
         consumers.setdefault(row.provider_uuid, set()).add(row.consumer_uuid)
     taken = []
     for node in nodes:

@@ -19,6 +19,7 @@ from nova.objects.hosts.placement import (
     INSTANCE,
     MIGRATION,
     RESOURCE_CLASS,
+    UNKNOWN,
     ConsumerChange,
     ConsumerView,
     Resources,
@@ -105,12 +106,13 @@ def replace(connection: sa.Connection, changes: Sequence[ConsumerChange]) -> lis
         raise exception.UnknownProvider(uuid=uuid)
     if not roots >= {row.root_uuid for row in involved.values()}:
         raise db_exception.RetryRequest(exception.ServiceUnavailable("The allocations have changed meanwhile."))
-    for change in changes:
+    ordered = sorted(changes, key=lambda change: change.uuid)
+    for change in ordered:
         _write_consumer(connection, change)
     for row in held:
         allocations.give_back(connection, row.provider_uuid, row.resources)
     connection.execute(sa.delete(ALLOCATIONS).where(ALLOCATIONS.c.consumer_uuid.in_(uuids)))
-    for change in sorted(changes, key=lambda change: change.uuid):
+    for change in ordered:
         for provider, amounts in sorted(change.allocations.items()):
             _take(connection, involved[provider], amounts)
     _insert(connection, changes, involved)
@@ -137,8 +139,7 @@ def _check_owner(connection: sa.Connection, uuids: Sequence[str]) -> None:
             (sa.select(MIGRATIONS.c.uuid).where(MIGRATIONS.c.uuid.in_(uuids)),
              "a migration of a server", "openstack server resize confirm or revert, or server migration abort"),
             (sa.select(ALLOCATIONS.c.consumer_uuid).where(
-                ALLOCATIONS.c.consumer_uuid.in_(uuids),
-                ~sa.exists().where(CONSUMERS.c.uuid == ALLOCATIONS.c.consumer_uuid)),
+                ALLOCATIONS.c.consumer_uuid.in_(uuids), allocations.OF_SERVERS),
              "a deleted server", "nova-manage audit --repair")):
         uuid = connection.scalar(statement.limit(1))
         if uuid is not None:
@@ -156,10 +157,10 @@ def _write_consumer(connection: sa.Connection, change: ConsumerChange) -> None:
     if row is None and change.allocations:
         with rows.on_duplicate(conflict if change.checked else None):
             connection.execute(sa.insert(CONSUMERS).values(
-                uuid=change.uuid, generation=1, type=change.type, created_at=clock.now()))
+                uuid=change.uuid, generation=1, type=change.type or UNKNOWN, created_at=clock.now()))
     elif row is not None:
         connection.execute(sa.update(CONSUMERS).where(this).values(
-            generation=CONSUMERS.c.generation + 1, type=change.type) if change.allocations
+            generation=CONSUMERS.c.generation + 1, type=change.type or CONSUMERS.c.type) if change.allocations
             else sa.delete(CONSUMERS).where(this))
 
 

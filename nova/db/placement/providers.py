@@ -11,7 +11,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import tables
-from nova.db.hosts import aggregates
+from nova.db.hosts import aggregates, allocations
 from nova.db.placement import names
 from nova.db.sql import rows
 from nova.objects.base import new_uuid
@@ -34,6 +34,7 @@ _BRIEF = SELECT.with_only_columns(*(column for column in SELECT.selected_columns
                                   maintain_column_froms=True)
 _PAGE = 1000
 _PROVIDER = "provider"  # kind of the registered names of external providers
+_MOST_INVENTORIES, _MOST_TRAIT_BYTES = 5000, 1 << 20  # per tree: all of them are in every message about its node
 _MOST_TRAITS, _MOST_CLASSES, _MOST_AGGREGATES = 1000, 200, 1000
 _SETTINGS = ("total", "reserved", "ratio", "min_unit", "max_unit", "step_size")
 
@@ -170,9 +171,10 @@ def create(connection: sa.Connection, name: str, uuid: str | None = None, parent
     if connection.scalar(sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.uuid == uuid)) is not None:
         raise exception.DuplicateProvider(field="uuid", value=uuid)
     _register(connection, name)
-    connection.execute(sa.insert(PROVIDERS).values(
-        uuid=uuid, name=name, parent_uuid=parent_uuid, root_uuid=parent.root_uuid if parent else uuid, traits=[],
-        external=True, generation=0))
+    with rows.on_duplicate(exception.DuplicateProvider(field="uuid", value=uuid)):
+        connection.execute(sa.insert(PROVIDERS).values(
+            uuid=uuid, name=name, parent_uuid=parent_uuid, root_uuid=parent.root_uuid if parent else uuid, traits=[],
+            external=True, generation=0))
     if parent is not None:
         _check_size(connection, parent.root_uuid)
         changed(connection, parent)
@@ -185,6 +187,8 @@ def update(connection: sa.Connection, uuid: str, name: str, parent_uuid: str | N
     ProviderNotFound, UnknownProvider, OwnedByNova, DuplicateProvider, Invalid."""
     new_root = _parent(connection, parent_uuid, lock=False).root_uuid if reparent and parent_uuid is not None else uuid
     row = _held(connection, uuid, *({new_root} - {uuid}))
+    if new_root != uuid and _parent(connection, str(parent_uuid), lock=False).root_uuid != new_root:
+        raise db_exception.RetryRequest(exception.ServiceUnavailable("The parent provider was moved meanwhile."))
     moved = reparent and parent_uuid != row.parent_uuid
     if name == row.name and not moved:
         return get(connection, uuid)
@@ -241,12 +245,24 @@ def _move(connection: sa.Connection, row: Any, parent_uuid: str | None, new_root
     if parent_uuid in subtree:
         raise exception.Invalid(f"Unable to save resource provider {row.uuid}: parent_provider_uuid {parent_uuid} is "
                                 f"the provider itself or below it (creating loop in the provider tree).")
+    if new_root != row.root_uuid:
+        _check_claims(connection, row.uuid, subtree)
     connection.execute(sa.update(PROVIDERS).where(PROVIDERS.c.uuid == row.uuid).values(parent_uuid=parent_uuid))
     connection.execute(sa.update(PROVIDERS).where(PROVIDERS.c.uuid.in_(subtree)).values(root_uuid=new_root))
     connection.execute(sa.update(ALLOCATIONS).where(ALLOCATIONS.c.provider_uuid.in_(subtree)).values(
         root_uuid=new_root))
     _check_size(connection, new_root)
     connection.execute(sa.update(NODES).where(NODES.c.uuid == new_root).values(generation=NODES.c.generation + 1))
+
+
+def _check_claims(connection: sa.Connection, uuid: str, subtree: Sequence[str]) -> None:
+    """Raise PlacementConflict if a server has a claim in a subtree: its node counts the claim."""
+    consumer = connection.scalar(sa.select(ALLOCATIONS.c.consumer_uuid).where(
+        ALLOCATIONS.c.provider_uuid.in_(subtree), allocations.OF_SERVERS).limit(1))
+    if consumer is not None:
+        raise exception.PlacementConflict(
+            f"Unable to move resource provider {uuid} to another tree: it or a provider below it has allocations of "
+            f"{consumer}, a server or a migration of a server. Move or delete the server first.")
 
 
 def _tree(connection: sa.Connection, root: str) -> list[tuple[str, str | None]]:
@@ -256,9 +272,16 @@ def _tree(connection: sa.Connection, root: str) -> list[tuple[str, str | None]]:
 
 
 def _check_size(connection: sa.Connection, root: str) -> None:
-    """Raise PlacementConflict if a tree has more providers than schedulers store."""
-    if rows.count(connection, PROVIDERS, PROVIDERS.c.root_uuid == root) > node_types.CHILDREN + 1:
-        raise exception.PlacementConflict(f"A tree has at most {node_types.CHILDREN} providers below its root.")
+    """Raise PlacementConflict if a tree has more data than schedulers store and messages contain."""
+    size = connection.execute(sa.select(
+        sa.func.count(), sa.func.sum(sa.func.length(sa.type_coerce(PROVIDERS.c.traits, sa.Text)))).where(
+            PROVIDERS.c.root_uuid == root)).one()
+    inventories = connection.scalar(sa.select(sa.func.count()).select_from(PROVIDERS.join(
+        INVENTORIES, INVENTORIES.c.provider_uuid == PROVIDERS.c.uuid)).where(PROVIDERS.c.root_uuid == root)) or 0
+    if size[0] > node_types.CHILDREN + 1 or (size[1] or 0) > _MOST_TRAIT_BYTES or inventories > _MOST_INVENTORIES:
+        raise exception.PlacementConflict(
+            f"A tree has at most {node_types.CHILDREN} providers below its root, with {_MOST_INVENTORIES} inventories "
+            f"and {_MOST_TRAIT_BYTES} bytes of traits in all.")
 
 
 def _register(connection: sa.Connection, name: str) -> None:
@@ -307,6 +330,8 @@ def set_inventories(connection: sa.Connection, uuid: str, inventories: dict[str,
         connection.execute(
             sa.update(INVENTORIES).where(here, INVENTORIES.c.resource_class == name).values(values) if name in stored
             else sa.insert(INVENTORIES).values(provider_uuid=uuid, resource_class=name, used=0, **values))
+    if put.keys() - stored.keys():
+        _check_size(connection, row.root_uuid)
     return get(connection, uuid)
 
 
@@ -343,6 +368,8 @@ def set_traits(connection: sa.Connection, uuid: str, traits: list[str], generati
         values["extra_traits"] = extra
     changed(connection, row, generation)
     connection.execute(sa.update(PROVIDERS).where(PROVIDERS.c.uuid == uuid).values(values))
+    if set(wanted) - set(row.traits):
+        _check_size(connection, row.root_uuid)
     return get(connection, uuid)
 
 

@@ -95,13 +95,13 @@ class ConsumerView(Object, kw_only=True):
 
 class ConsumerChange(Object, kw_only=True):
     """New allocations of a consumer, which replace the present ones ({}: remove them). ``generation``: expected version
-    of the consumer, None if it must be new; not checked unless ``checked``."""
+    of the consumer, None if it must be new; not checked unless ``checked``. ``type`` None: as before."""
 
     uuid: str
     allocations: dict[str, Resources] = {}
     project_id: str = ""
     user_id: str = ""
-    type: str = UNKNOWN
+    type: str | None = None
     generation: int | None = None
     checked: bool = False
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conductor import announcer
@@ -14,6 +16,7 @@ from nova.conductor.endpoints.hosts import Services
 from nova.conductor.endpoints.placement import Placement
 from nova.db import audit, tables
 from nova.db.hosts import allocations
+from nova.db.placement import providers
 from nova.objects.base import new_uuid
 from nova.objects.hosts.node import Inventory, Provider
 from nova.objects.hosts.placement import (
@@ -222,3 +225,96 @@ def test_concurrent_consumers_never_share_the_last_amount(core: Books, root: str
     assert taken[:2].count(True) <= 1
     assert (taken.count(True), used(core, nic)) == (3, {BANDWIDTH: 3})
     assert consistent(core)
+
+
+# --- changes that other transactions commit while a change waits for its locks -----------------------------
+def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[sa.Connection], object]) -> None:
+    """Run ``change`` before the first call of a function of nova.db.placement.providers, as if another transaction had
+    committed it at that moment."""
+    function, changes = getattr(providers, name), [change]
+
+    def wrapped(connection: sa.Connection, *args: object, **kwargs: object) -> object:
+        while changes:
+            changes.pop()(connection)
+        return function(connection, *args, **kwargs)
+
+    monkeypatch.setattr(providers, name, wrapped)
+
+
+def test_parent_that_is_deleted_meanwhile_gets_no_child(core: Books, root: str,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    placement = Placement(core)
+    moved, parent = placement.create(ctx(), "moved").uuid, placement.create(ctx(), "parent", parent_uuid=root).uuid
+    meanwhile(monkeypatch, "hold", lambda connection: providers.delete(connection, parent))
+    with pytest.raises(exception.UnknownProvider, match="parent_provider_uuid"):
+        placement.update(ctx(), moved, "moved", parent, reparent=True, move=True)
+    assert placement.get(ctx(), moved).parent_uuid is None
+
+
+def test_change_of_the_parent_is_repeated_if_the_parent_moves_meanwhile(core: Books, root: str,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    placement = Placement(core)
+    moved, parent = placement.create(ctx(), "moved").uuid, placement.create(ctx(), "parent").uuid
+    meanwhile(monkeypatch, "hold", lambda connection: providers.update(
+        connection, parent, "parent", root, reparent=True, move=True))
+
+    def attempt(connection: sa.Connection) -> None:
+        with pytest.raises(db_exception.RetryRequest):
+            providers.update(connection, moved, "moved", parent, reparent=True, move=True)
+
+    core.db.write(attempt)
+
+
+def test_uuid_that_is_taken_meanwhile_is_a_conflict(core: Books, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid = new_uuid()
+    meanwhile(monkeypatch, "_register", lambda connection: providers.create(connection, "first", uuid))
+    with pytest.raises(exception.DuplicateProvider, match="uuid"):
+        Placement(core).create(ctx(), "second", uuid)
+
+
+# --- servers on external providers ---------------------------------------------------------------------
+def test_provider_with_the_claim_of_a_server_stays_in_the_tree_of_its_node(core: Books, root: str) -> None:
+    """A claim counts on its node: elsewhere its release would lower the counters of another node."""
+    placement, server, port = Placement(core), new_uuid(), new_uuid()
+    nic, agent = nic_of(core, root), placement.create(ctx(), "agent", parent_uuid=root).uuid
+    allocate(core, port, {nic: {BANDWIDTH: 1}})
+    selection = at(root, allocations={root: {"VCPU": 1}, nic: {BANDWIDTH: 5}})
+    core.db.write(lambda connection: allocations.claim(connection, server, selection, {}, "p", "u"))
+    placement.update(ctx(), nic, "nic", agent, reparent=True, move=True)
+    for provider, parent in ((nic, None), (agent, None), (agent, placement.create(ctx(), "alone").uuid)):
+        with pytest.raises(exception.PlacementConflict, match=server):
+            placement.update(ctx(), provider, "renamed", parent, reparent=True, move=True)
+    core.db.write(lambda connection: (allocations.release(connection, server),
+                                      allocations.finish_io(connection, root, None)))
+    placement.update(ctx(), agent, "agent", None, reparent=True, move=True)
+    assert used(core, nic) == {BANDWIDTH: 1}
+    assert consistent(core)
+
+
+def test_vanished_provider_leaves_its_aggregates(core: Books, root: str) -> None:
+    placement, gpu = Placement(core), "22222222-2222-4222-8222-222222222222"
+    placement.set_aggregates(ctx(), gpu, [new_uuid()])
+    report(core, with_child=False)
+    report(core, with_child=True)
+    assert placement.get(ctx(), gpu).aggregates == []
+
+
+def test_consumer_keeps_its_type_if_an_older_version_changes_it(core: Books, root: str) -> None:
+    nic, consumer = nic_of(core, root), new_uuid()
+    allocate(core, consumer, {nic: {BANDWIDTH: 1}})
+    assert Placement(core).get_consumer(ctx(), consumer).type == "unknown"  # type: ignore[union-attr]
+    allocate(core, consumer, {nic: {BANDWIDTH: 1}}, type="PORT")
+    allocate(core, consumer, {nic: {BANDWIDTH: 2}})
+    assert Placement(core).get_consumer(ctx(), consumer).type == "PORT"  # type: ignore[union-attr]
+
+
+def test_inventories_of_a_tree_are_limited(core: Books, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    placement = Placement(core)
+    nic, alone = nic_of(core, root), nic_of(core, placement.create(ctx(), "alone").uuid)
+    monkeypatch.setattr(providers, "_MOST_INVENTORIES", 6)  # the node and its child have four
+    placement.set_inventories(ctx(), nic, {BANDWIDTH: Inventory(total=1), "VGPU": Inventory(total=1)})
+    with pytest.raises(exception.PlacementConflict, match="6 inventories"):
+        placement.set_inventories(ctx(), nic, {
+            BANDWIDTH: Inventory(total=1), "VGPU": Inventory(total=1), "FPGA": Inventory(total=1)})
+    with pytest.raises(exception.PlacementConflict, match="6 inventories"):
+        placement.update(ctx(), alone, "moved", root, reparent=True, move=True)

@@ -11,10 +11,12 @@ import pytest
 from nova import exception
 from nova.conductor import announcer
 from nova.conductor.endpoints.by_hosts import Heartbeat
+from nova.conductor.endpoints.placement import Placement
 from nova.db import tables
 from nova.db.hosts import allocations, compute_nodes, shared_nodes
 from nova.db.servers import evictions, servers
 from nova.objects.base import new_uuid
+from nova.objects.hosts.placement import ConsumerChange
 from nova.objects.hosts.scheduling import Selection
 from nova.objects.hosts.service import BARE_METAL
 from nova.objects.servers.instance import Instance
@@ -121,6 +123,17 @@ def test_nodes_and_servers_of_a_dead_host_are_taken_over_and_published(core: Boo
     assert next(state for state in published if state.node_uuid == mine).host == "m2"
     used = core.db.read(lambda connection: compute_nodes.get(connection, mine)).inventory("CUSTOM_GOLD").used
     assert used == 1
+
+
+def test_allocations_of_other_consumers_do_not_keep_a_node_at_a_dead_host(core: Books) -> None:
+    register(core, "m1", "m2")
+    for host in ("m1", "m2"):
+        report(core, host)
+    mine = next(uuid for uuid, host in hosts_of(core).items() if host == "m1")
+    Placement(core).allocate(ctx(), [ConsumerChange(uuid=new_uuid(), allocations={mine: {"CUSTOM_GOLD": 1}})])
+    die(core, "m1")
+    assert report(core, "m2") == set(UUIDS)
+    assert hosts_of(core)[mine] == "m2"
 
 
 def test_selection_of_a_node_that_was_taken_over_is_refused(core: Books) -> None:
