@@ -97,6 +97,10 @@ def replace(connection: sa.Connection, changes: Sequence[ConsumerChange]) -> lis
     roots = set(connection.scalars(sa.select(ALLOCATIONS.c.root_uuid).where(ALLOCATIONS.c.consumer_uuid.in_(uuids))))
     roots.update(connection.scalars(sa.select(PROVIDERS.c.root_uuid).where(PROVIDERS.c.uuid.in_(wanted))))
     providers.hold(connection, roots)
+    # Locked before their allocations are read: another transaction may add some in another tree.
+    ordered = sorted(changes, key=lambda change: change.uuid)
+    for change in ordered:
+        _write_consumer(connection, change)
     held = connection.execute(sa.select(ALLOCATIONS.c.consumer_uuid, ALLOCATIONS.c.provider_uuid,
                                         ALLOCATIONS.c.resources).where(ALLOCATIONS.c.consumer_uuid.in_(uuids))
                               .order_by(ALLOCATIONS.c.provider_uuid)).all()
@@ -106,9 +110,6 @@ def replace(connection: sa.Connection, changes: Sequence[ConsumerChange]) -> lis
         raise exception.UnknownProvider(uuid=uuid)
     if not roots >= {row.root_uuid for row in involved.values()}:
         raise db_exception.RetryRequest(exception.ServiceUnavailable("The allocations have changed meanwhile."))
-    ordered = sorted(changes, key=lambda change: change.uuid)
-    for change in ordered:
-        _write_consumer(connection, change)
     for row in held:
         allocations.give_back(connection, row.provider_uuid, row.resources)
     connection.execute(sa.delete(ALLOCATIONS).where(ALLOCATIONS.c.consumer_uuid.in_(uuids)))

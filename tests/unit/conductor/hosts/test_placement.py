@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import types
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +17,7 @@ from nova.conductor.endpoints.hosts import Services
 from nova.conductor.endpoints.placement import Placement
 from nova.db import audit, tables
 from nova.db.hosts import allocations
-from nova.db.placement import providers
+from nova.db.placement import consumers, providers
 from nova.objects.base import new_uuid
 from nova.objects.hosts.node import Inventory, Provider
 from nova.objects.hosts.placement import (
@@ -228,17 +229,18 @@ def test_concurrent_consumers_never_share_the_last_amount(core: Books, root: str
 
 
 # --- changes that other transactions commit while a change waits for its locks -----------------------------
-def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[sa.Connection], object]) -> None:
-    """Run ``change`` before the first call of a function of nova.db.placement.providers, as if another transaction had
-    committed it at that moment."""
-    function, changes = getattr(providers, name), [change]
+def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[sa.Connection], object],
+              module: types.ModuleType = providers) -> None:
+    """Run ``change`` before the first call of this function of the module, as if another transaction had committed it
+    at that moment."""
+    function, changes = getattr(module, name), [change]
 
     def wrapped(connection: sa.Connection, *args: object, **kwargs: object) -> object:
         while changes:
             changes.pop()(connection)
         return function(connection, *args, **kwargs)
 
-    monkeypatch.setattr(providers, name, wrapped)
+    monkeypatch.setattr(module, name, wrapped)
 
 
 def test_parent_that_is_deleted_meanwhile_gets_no_child(core: Books, root: str,
@@ -270,6 +272,16 @@ def test_uuid_that_is_taken_meanwhile_is_a_conflict(core: Books, root: str, monk
     meanwhile(monkeypatch, "_register", lambda connection: providers.create(connection, "first", uuid))
     with pytest.raises(exception.DuplicateProvider, match="uuid"):
         Placement(core).create(ctx(), "second", uuid)
+
+
+def test_usage_does_not_leak_if_a_new_consumer_allocates_from_two_trees_at_once(
+        core: Books, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer, nic, alone = new_uuid(), nic_of(core, root), nic_of(core, Placement(core).create(ctx(), "alone").uuid)
+    meanwhile(monkeypatch, "_write_consumer", lambda connection: consumers.replace(connection, [
+        ConsumerChange(uuid=consumer, allocations={alone: {BANDWIDTH: 1}})]), consumers)
+    allocate(core, consumer, {nic: {BANDWIDTH: 1}})
+    assert (used(core, nic), used(core, alone)) == ({BANDWIDTH: 1}, {BANDWIDTH: 0})
+    assert consistent(core)
 
 
 # --- servers on external providers ---------------------------------------------------------------------
