@@ -96,7 +96,7 @@ class Dispatcher:
         try:
             path = _path(environ)
             if path == PLACEMENT or path.startswith(f"{PLACEMENT}/"):
-                level = logging.INFO
+                level = logging.DEBUG if auth.is_public(path) else logging.INFO
                 self._placement(environ, path, reply)
             elif not auth.is_public(path):
                 level = logging.INFO

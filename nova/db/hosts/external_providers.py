@@ -28,13 +28,13 @@ def with_ancestors(connection: sa.Connection, root: str, uuids: Collection[str])
 
 
 def forget(connection: sa.Connection, roots: Sequence[str]) -> None:
-    """Remove names, memberships and consumers of the providers in these trees, before the trees are removed."""
-    tree = sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.root_uuid.in_(roots))
-    connection.execute(sa.delete(MEMBERSHIPS).where(MEMBERSHIPS.c.provider_uuid.in_(tree)))
-    connection.execute(sa.delete(NAMES).where(NAMES.c.kind == "provider", NAMES.c.name.in_(
-        sa.select(PROVIDERS.c.name).where(PROVIDERS.c.root_uuid.in_(roots), PROVIDERS.c.external == sa.true()))))
+    """Remove the names and the consumers of external providers in these trees, before the trees are removed."""
+    # Selected first: MariaDB would wait for the locks of all rows that a DELETE with a subquery reads on the way.
+    names = list(connection.scalars(sa.select(PROVIDERS.c.name).where(
+        PROVIDERS.c.root_uuid.in_(roots), PROVIDERS.c.external == sa.true())))
+    if names:
+        connection.execute(sa.delete(NAMES).where(NAMES.c.kind == "provider", NAMES.c.name.in_(names)))
     elsewhere = ALLOCATIONS.alias("elsewhere")
-    # Selected first: MariaDB would lock each consumer that its DELETE reads on the way.
     consumers = list(connection.scalars(
         sa.select(CONSUMERS.c.uuid).distinct().join(ALLOCATIONS, ALLOCATIONS.c.consumer_uuid == CONSUMERS.c.uuid).where(
             ALLOCATIONS.c.root_uuid.in_(roots), ~sa.exists().where(

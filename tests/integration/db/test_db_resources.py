@@ -10,13 +10,17 @@ import sqlalchemy as sa
 
 from nova import conf
 from nova.conductor.endpoints.networks import Networks
+from nova.conductor.endpoints.placement import Placement
 from nova.conductor.saga.control import ConductorControl
 from nova.db import tables
+from nova.db.audit.claims import Usage
 from nova.db.hosts import allocations, compute_nodes
 from nova.db.maintenance import migrate
 from nova.db.networks import fixed_ips
+from nova.db.placement import consumers
 from nova.db.volumes import share_accesses
 from nova.objects.base import new_uuid
+from nova.objects.hosts.placement import ConsumerChange
 from nova.objects.hosts.scheduling import Selection
 from nova.objects.networks.network import Network, NetworkRequest
 from tests.unit.conductor.accounts.test_flavors import *  # noqa: F403
@@ -36,6 +40,7 @@ from tests.unit.conductor.hosts.test_claims import claim as claimed
 from tests.unit.conductor.hosts.test_claims import hosts as selections  # noqa: F401
 from tests.unit.conductor.hosts.test_nodes import *  # noqa: F403
 from tests.unit.conductor.hosts.test_placement import *  # noqa: F403
+from tests.unit.conductor.hosts.test_placement import BANDWIDTH, allocate, nic_of
 from tests.unit.conductor.hosts.test_services import *  # noqa: F403
 from tests.unit.conductor.networks.test_fixed_ips import *  # noqa: F403
 from tests.unit.conductor.networks.test_legacy_networks import *  # noqa: F403
@@ -160,3 +165,22 @@ def test_writer_of_two_nodes_locks_them_in_order(
             undone.rollback()
     core.db.write(ctl.apply)
     assert core.db.read(lambda connection: allocations.root_of(connection, instance.uuid)) is None
+
+
+def test_open_allocation_blocks_the_audit_of_its_tree_and_no_removal_of_a_host(
+        core: Books, selections: dict[str, Selection]) -> None:  # noqa: F811
+    node, alone = selections["a"].node_uuid, nic_of(core, Placement(core).create(ctx(), "alone").uuid)
+    busy, other = sorted(new_uuid() for _ in range(2))
+    allocate(core, busy, {alone: {BANDWIDTH: 1}})
+    allocate(core, other, {node: {"VCPU": 1}})
+    with core.db.engine.connect() as first, first.begin():
+        consumers.replace(first, [ConsumerChange(uuid=busy, allocations={alone: {BANDWIDTH: 2}})])
+        with core.db.engine.connect() as second, second.begin() as undone:
+            impatient(core, second)
+            with pytest.raises(Exception, match=r"(?i)lock"):
+                Usage().lock(second, alone)
+            undone.rollback()
+        with core.db.engine.connect() as third, third.begin():
+            impatient(core, third)
+            compute_nodes.remove(third, [node])
+    assert core.db.read(lambda connection: connection.scalars(sa.select(tables.consumers.c.uuid)).all()) == [busy]
