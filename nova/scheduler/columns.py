@@ -144,6 +144,7 @@ class Table:
         # Child providers by row: with the usage of the selections since the last report, and as last reported.
         self.children: dict[int, list[Provider]] = {}
         self.reported_children: dict[int, list[Provider]] = {}
+        self.rows_by_class: dict[str, set[int]] = {}  # rows with a child that has an inventory of a resource class
         self._shared: weakref.WeakValueDictionary[bytes, NodeDedicatedResources] = weakref.WeakValueDictionary()
         self._metadata_keys: tuple[int, frozenset[str]] = (-1, frozenset())
         self._unused: list[int] = []
@@ -183,6 +184,12 @@ class Table:
 
     def set_children(self, row: int, children: list[Provider]) -> None:
         """Store the reported child providers of a node."""
+        before = {name for child in self.reported_children.get(row, ()) for name in child.inventories}
+        now = {name for child in children for name in child.inventories}
+        for name in now - before:
+            self.rows_by_class.setdefault(name, set()).add(row)
+        for name in before - now:
+            self.rows_by_class[name].remove(row)
         if children:
             self.children[row] = self.reported_children[row] = children
         else:

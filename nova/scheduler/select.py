@@ -154,7 +154,7 @@ def filter_mask(node_filter: Filter, view: FleetView, request: Request, mask: Bo
 def _consume(view: FleetView, row: int, request: Request) -> None:
     """Add the usage of one server of the request to this row."""
     node, resources = view.at(row), request.resources
-    if (request.amounts.groups or view.any_children) and not node.root_gives(0, request):
+    if (request.amounts.groups or view.any_children(resources)) and not node.root_gives(0, request):
         tree = node.tree(0)
         # A forced node may lack the resources: its claim then fails.
         allocation = trees.allocate(tree, request.amounts) or {}

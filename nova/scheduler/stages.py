@@ -75,7 +75,7 @@ class Traits(_Stage):
         required, forbidden = request.required_traits, request.forbidden_traits
         mask: BoolColumn = view.lift(
             "traits", lambda traits: required.issubset(traits) and forbidden.isdisjoint(traits))
-        return mask | view.has_children() if view.any_children else mask
+        return mask | view.has_children(request.resources) if view.any_children(request.resources) else mask
 
     def reason(self, view: FleetView, request: Request) -> str:
         have = set(view.text("traits", 0))
@@ -142,7 +142,7 @@ class Room(Filter):
         uneven = steps > 1
         if uneven.any():
             mask &= ~uneven | (amount % np.maximum(steps, 1) == 0)
-        return mask | view.has_children() if view.any_children else mask
+        return mask | view.has_children(request.resources) if view.any_children(request.resources) else mask
 
     def reason(self, view: FleetView, request: Request) -> str:
         name, amount = self.resource_class, request.resources[self.resource_class]
@@ -168,13 +168,10 @@ class Trees(Filter):
         return "ResourceProviders"
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
-        return np.fromiter((self._fits(view, position, request) for position in range(len(view))), np.bool_, len(view))
-
-    @staticmethod
-    def _fits(view: FleetView, position: int, request: Request) -> bool:
         # A root provider alone without groups was checked by previous filters.
-        alone = not request.amounts.groups and not view.has_children_at(position)
-        return alone or trees.allocate(view.tree(position), request.amounts) is not None
+        return np.fromiter((
+            view.root_gives(position, request) or trees.allocate(view.tree(position), request.amounts) is not None
+            for position in range(len(view))), np.bool_, len(view))
 
 
 _REQUESTED, _TRAITS = RequestedHost(), Traits()
@@ -186,7 +183,7 @@ _TREES = Trees()
 
 def chain(request: Request, filters: list[Filter], view: FleetView) -> list[Filter]:
     """Return the filters for this request, in order. Forced hosts skip the zone and the enabled filters."""
-    providers = [_TREES] if request.amounts.groups or view.any_children else []
+    providers = [_TREES] if request.amounts.groups or view.any_children(request.resources) else []
     if request.spec.in_place:
         checks = [_REQUESTED, _TRAITS, *(node_filter for node_filter in filters if node_filter.in_place), *providers]
         return [node_filter for node_filter in checks if node_filter.applies(request)]

@@ -144,20 +144,21 @@ class FleetView:
         return column[self.rows]
 
     # --- trees of providers ------------------------------------------------------------------------
-    @property
-    def any_children(self) -> bool:
-        """Return True if any node has child providers."""
-        return bool(self._table.children)
+    def any_children(self, classes: Collection[str]) -> bool:
+        """Return True if any node has a child provider with an inventory of one of these resource classes."""
+        return any(self._table.rows_by_class.get(name) for name in classes)
 
-    def has_children(self) -> BoolColumn:
-        """Return the mask of nodes with child providers."""
+    def has_children(self, classes: Collection[str]) -> BoolColumn:
+        """Return the mask of nodes with such child providers. Other children provide nothing to a request."""
         column = np.zeros(self._table.size, np.bool_)
-        column[list(self._table.children)] = True
+        for name in classes:
+            column[list(self._table.rows_by_class.get(name, ()))] = True
         mask: BoolColumn = column[self.rows]
         return mask
 
-    def has_children_at(self, position: int) -> bool:
-        return self._row(position) in self._table.children
+    def has_children_at(self, position: int, classes: Collection[str]) -> bool:
+        row = self._row(position)
+        return any(row in self._table.rows_by_class.get(name, ()) for name in classes)
 
     def tree(self, position: int) -> list[Provider]:
         """Return the providers of a node including planned usage, the root first."""
@@ -166,15 +167,8 @@ class FleetView:
         return [root, *(self.planned.children.get(row) or self._table.children.get(row, []))]
 
     def root_gives(self, position: int, request: Request) -> bool:
-        """Return True if the root provider alone can provide all requested resources."""
-        row = self._row(position)
-        if request.amounts.groups:
-            return False
-        children = self._table.children.get(row)
-        if not children:
-            return True
-        below = {name for child in children for name in child.inventories}
-        return below.isdisjoint(request.resources) and request.required_traits.issubset(self.text("traits", position))
+        """Return True if the root provider alone provides all requested resources."""
+        return not request.amounts.groups and not self.has_children_at(position, request.resources)
 
     # --- interned fields ---------------------------------------------------------------------------
     def lift(self, field: str, function: Callable[[Any], Any], dtype: Any = np.bool_) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nova.exception import NoValidHost
+from nova.objects.hosts import trees
 from nova.objects.hosts.node import Inventory, Provider
 from nova.objects.hosts.scheduling import HostState, NodeUsage, RequestGroup
 from nova.scheduler.select import Planner
@@ -81,3 +82,26 @@ def test_capacity_and_traits_of_the_root_provider_are_checked() -> None:
                     builders.spec(resources=PLAIN, forbidden_traits=["SLOW"])):
         with pytest.raises(NoValidHost):
             builders.choose(made, refused, PLANNER)
+
+
+def test_children_without_requested_resources_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neutron's agents add providers of bandwidth to every host; only servers that request it pay for them."""
+    examined = []
+
+    def allocate(tree: list[Provider], wanted: trees.Amounts) -> trees.Allocation | None:
+        examined.append(tree[0].uuid)
+        return original(tree, wanted)
+
+    original = trees.allocate
+    monkeypatch.setattr(trees, "allocate", allocate)
+    made = builders.fleet(with_gpus(gpu(0), traits=["FAST"]), builders.node("plain"))
+    builders.choose(made, builders.spec(resources=PLAIN), PLANNER)
+    assert builders.choose(made, builders.spec(resources=PLAIN, required_traits=["FAST"]), PLANNER) == [["gpus"]]
+    assert examined == []
+    assert builders.choose(made, builders.spec(resources={"VGPU": 1}), PLANNER) == [["gpus"]]
+    assert set(examined) == {"gpus"}
+    made.upsert(with_gpus(generation=9))
+    examined.clear()
+    with pytest.raises(NoValidHost):
+        builders.choose(made, builders.spec(resources={"VGPU": 1}), PLANNER)
+    assert examined == []
