@@ -126,7 +126,8 @@ def _check_distinct(connection: sa.Connection, nodes: Sequence[ComputeNode], sto
             raise exception.InvalidInput(reason="a report contains a node or provider twice")
     new = set(uuids) - stored.providers.keys()
     if new and connection.scalar(sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.uuid.in_(new)).limit(1)) is not None:
-        raise exception.InvalidInput(reason="a provider of the report belongs to another host")
+        raise exception.InvalidInput(reason="a provider of the report belongs to another host, or was created with the "
+                                            "Placement API")
 
 
 def _check_taken_over(connection: sa.Connection, row: Any, node: ComputeNode, host: str, trusted: bool) -> None:

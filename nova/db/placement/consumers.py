@@ -152,7 +152,9 @@ def _write_consumer(connection: sa.Connection, change: ConsumerChange) -> None:
     this = CONSUMERS.c.uuid == change.uuid
     row = connection.execute(sa.select(CONSUMERS).where(this).with_for_update()).first()
     actual = row.generation if row is not None else None
-    conflict = exception.ConsumerConflict(uuid=change.uuid, actual=actual, expected=change.generation)
+    conflict = exception.ConsumerConflict(
+        uuid=change.uuid, actual="null" if actual is None else actual,
+        expected="null" if change.generation is None else change.generation)
     if change.checked and change.generation != actual:
         raise conflict
     if row is None and change.allocations:

@@ -65,7 +65,7 @@ def remove(connection: sa.Connection, kind: str, name: str) -> None:
     """Delete a custom name. Raises Invalid (a standard name), NotFound, and Conflict if a provider has it."""
     what = "trait" if kind == TRAIT else "resource class"
     if name in standard(kind):
-        raise exception.Invalid(f"Cannot delete standard {what} {name}.")
+        raise exception.Invalid(f"The standard {what} {name} cannot be renamed or deleted.")
     if _in_use(connection, kind, name):
         raise exception.PlacementConflict(f"The {what} {name} is in use by a resource provider.")
     if not connection.execute(sa.delete(TABLE).where(TABLE.c.kind == kind, TABLE.c.name == name)).rowcount:

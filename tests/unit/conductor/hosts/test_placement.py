@@ -311,6 +311,20 @@ def test_vanished_provider_leaves_its_aggregates(core: Books, root: str) -> None
     assert placement.get(ctx(), gpu).aggregates == []
 
 
+def test_ancestors_of_an_external_provider_stay_until_it_is_deleted(core: Books, root: str) -> None:
+    placement, group, gpu = Placement(core), new_uuid(), new_uuid()
+    with_group, without = (node("h1", uuid=root) for _ in range(2))
+    with_group.children = [Provider(uuid=group, name="gpus"), Provider(uuid=gpu, name="gpu", parent_uuid=group)]
+    announcer.report_nodes(core, "h1", [with_group])
+    nic = nic_of(core, gpu)
+    announcer.report_nodes(core, "h1", [without])
+    assert {provider.uuid for provider in placement.index(ctx(), ProviderFilter(in_tree=root))} == {
+        root, group, gpu, nic}
+    placement.delete(ctx(), nic)
+    announcer.report_nodes(core, "h1", [without])
+    assert [provider.uuid for provider in placement.index(ctx(), ProviderFilter(in_tree=root))] == [root]
+
+
 def test_consumer_keeps_its_type_if_an_older_version_changes_it(core: Books, root: str) -> None:
     nic, consumer = nic_of(core, root), new_uuid()
     allocate(core, consumer, {nic: {BANDWIDTH: 1}})
