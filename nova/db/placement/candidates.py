@@ -17,6 +17,8 @@ INVENTORIES = tables.inventories
 
 _PAGE = 100  # trees per page
 _MOST_TREES = 3000  # maximum number of preselected trees per request
+_MOST_PROVIDERS = 20_000  # number of providers after which a response gets no further trees
+_MOST_TRIES = 200_000  # maximum number of combinations per request: a second or two of CPU time
 
 
 def find(connection: sa.Connection, request: CandidateRequest) -> Candidates:
@@ -26,18 +28,20 @@ def find(connection: sa.Connection, request: CandidateRequest) -> Candidates:
     names.check(connection, TRAIT, {*request.root_required, *request.root_forbidden, *(
         trait for group in request.groups for trait in (
             *group.forbidden, *(trait for options in group.required for trait in options)))})
-    result, after = Candidates(), ""
+    result, after, budget = Candidates(), "", iter(range(_MOST_TRIES))
     conditions = _conditions(connection, request)
     for _ in range(_MOST_TREES // _PAGE):
         roots = list(connection.scalars(sa.select(_ROOT.c.uuid).where(_ROOT.c.uuid > after, *conditions)
                                         .order_by(_ROOT.c.uuid).limit(_PAGE)))
         for tree in _trees(connection, roots):
-            for candidate in pure.of_tree(tree, request):
+            for candidate in pure.of_tree(tree, request, budget):
                 if len(result.candidates) >= request.limit:
                     return result
                 if not result.candidates or result.providers[-1].root_uuid != tree[0].root_uuid:
                     result.providers += tree
                 result.candidates.append(candidate)
+            if len(result.providers) >= _MOST_PROVIDERS:
+                return result
         if len(roots) < _PAGE:
             break
         after = roots[-1]

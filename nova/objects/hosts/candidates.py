@@ -1,6 +1,7 @@
 """Allocation candidates of one tree of resource providers. Pure functions."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from nova.objects.hosts.node import Inventory
@@ -25,8 +26,9 @@ def has_room(inventory: Inventory | None, amount: int, taken: int = 0) -> bool:
         and inventory.min_unit <= amount <= inventory.max_unit and amount % max(inventory.step_size, 1) == 0)
 
 
-def of_tree(tree: Sequence[ProviderView], request: CandidateRequest) -> Iterator[Candidate]:
-    """Yield the candidates of a tree without duplicates."""
+def of_tree(tree: Sequence[ProviderView], request: CandidateRequest, budget: Iterator[int]) -> Iterator[Candidate]:
+    """Yield the candidates of a tree without duplicates. Every tried combination takes an item of ``budget``, which the
+    trees of a request share."""
     root = next((provider for provider in tree if provider.uuid == provider.root_uuid), None)
     if root is None or not set(request.root_required) <= set(root.traits) \
             or set(request.root_forbidden) & set(root.traits):
@@ -43,7 +45,7 @@ def of_tree(tree: Sequence[ProviderView], request: CandidateRequest) -> Iterator
     parents = {provider.uuid: provider.parent_uuid for provider in tree}
     by_uuid = {provider.uuid: provider for provider in tree}
     seen = set()
-    for chosen in _choices(portions, request.isolate, {}, [], iter(range(_MOST_TRIES))):
+    for chosen in _choices(portions, request.isolate, {}, [], itertools.islice(budget, _MOST_TRIES)):
         candidate = _candidate(portions, chosen)
         if _together(request, candidate, by_uuid, parents):
             key = (_frozen(candidate.allocations), _frozen(candidate.mappings))

@@ -1,5 +1,6 @@
 """Allocation candidates of one tree of providers."""
 
+import itertools
 import time
 
 from nova.objects.hosts import candidates
@@ -24,7 +25,7 @@ TREE = [provider("root", VCPU=4, aggregates=["agg"], traits=["HW_ROOT"]),
 def allocations(*groups, tree=TREE, **options):
     request = CandidateRequest(groups=list(groups), limit=1000, **options)
     return sorted(sorted((uuid, *sorted(amounts.items())) for uuid, amounts in candidate.allocations.items())
-                  for candidate in candidates.of_tree(tree, request))
+                  for candidate in candidates.of_tree(tree, request, itertools.count()))
 
 
 def group(suffix="", **values):
@@ -98,7 +99,7 @@ def test_the_number_of_combinations_is_bounded():
     tree = [provider("root", VCPU=1), *(provider(f"nic{number}", "root", NET=1000) for number in range(100))]
     started = time.process_time()
     request = CandidateRequest(groups=[group(str(number), NET=1) for number in range(1, 20)], limit=10**6)
-    assert len(list(candidates.of_tree(tree, request))) <= 5000
+    assert len(list(candidates.of_tree(tree, request, itertools.count()))) <= 5000
     assert time.process_time() - started < 20
 
 
@@ -109,3 +110,14 @@ def test_aggregates_of_the_root_hold_for_the_unsuffixed_group_only():
     assert allocations(group(NET=10, not_member_of=["agg"])) == []
     assert len(allocations(group("1", NET=10, not_member_of=["agg"]))) == 2
     assert len(allocations(group("1", VCPU=1, member_of=[["agg"]]))) == 1
+
+
+def test_the_trees_of_a_request_share_the_number_of_combinations():
+    """Requests that no tree can fulfil would otherwise take minutes with thousands of hosts."""
+    tree = [provider("root"), *(provider(f"gpu{number}", "root", VGPU=1) for number in range(8))]
+    request = CandidateRequest(groups=[group(str(number), VGPU=1) for number in range(1, 9)], limit=1000,
+                               same_subtree=[["1", "2"]])
+    budget = iter(range(12_000))
+    assert [list(candidates.of_tree(tree, request, budget)) for _ in range(3)] == [[], [], []]
+    assert next(budget, None) is None
+    assert list(candidates.of_tree(TREE, CandidateRequest(groups=[group(VCPU=1)], limit=1), budget)) == []

@@ -17,7 +17,7 @@ from nova.conductor.endpoints.hosts import Services
 from nova.conductor.endpoints.placement import Placement
 from nova.db import audit, tables
 from nova.db.hosts import allocations
-from nova.db.placement import consumers, providers
+from nova.db.placement import candidates, consumers, providers
 from nova.objects.base import new_uuid
 from nova.objects.hosts.node import Inventory, Provider
 from nova.objects.hosts.placement import (
@@ -209,6 +209,16 @@ def test_candidates_of_many_trees_are_bounded(core: Books, root: str) -> None:
     assert len(core.statements()) <= 6
     assert placement.find_candidates(ctx(), CandidateRequest(limit=5, groups=[
         RequestedGroup(resources={BANDWIDTH: 1, "VCPU": 1}, required=[["COMPUTE_NODE"]])])).candidates == []
+
+
+def test_providers_in_a_response_are_bounded(core: Books, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    placement = Placement(core)
+    for _ in range(3):
+        nic_of(core, placement.create(ctx(), f"root-{new_uuid()}").uuid)
+    monkeypatch.setattr(candidates, "_MOST_PROVIDERS", 3)  # each tree has two
+    found = placement.find_candidates(ctx(), CandidateRequest(limit=5, groups=[
+        RequestedGroup(resources={BANDWIDTH: 1})]))
+    assert (len(found.candidates), len(found.providers)) == (2, 4)
 
 
 def test_concurrent_consumers_never_share_the_last_amount(core: Books, root: str) -> None:
