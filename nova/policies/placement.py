@@ -1,6 +1,6 @@
 """Policies of the Placement API."""
 
-from nova.policies.base import READER, SERVICE, rule
+from nova.policies.base import SERVICE, rule
 
 _PROVIDER = "/placement/resource_providers/{uuid}"
 _DECLARED = (
@@ -45,5 +45,6 @@ _DECLARED = (
 RULES = [
     *(rule(name, SERVICE, description, *operations, namespace="placement")
       for name, description, *operations in _DECLARED),
-    rule("usages", READER, "Show the usage of a project.", "GET /placement/usages", namespace="placement"),
+    rule("usages", f"{SERVICE} or rule:project_reader_api", "Show the usage of a project.", "GET /placement/usages",
+         namespace="placement"),
 ]

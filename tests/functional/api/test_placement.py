@@ -126,6 +126,7 @@ def test_roles(suite, placement):
     member.error("GET", "/usages", project_id="p", status=403)
     assert member.get("/usages", project_id="mine") == {"usages": {}}
     assert service.get("/resource_providers")["resource_providers"]
+    assert service.get("/usages", project_id="mine") == {"usages": {}}
 
 
 # --- compute nodes and servers -----------------------------------------------------------------
