@@ -49,9 +49,8 @@ class Report:
 
 
 class _StoredProvider(Provider, kw_only=True):
-    """A provider with the columns that no report changes."""
+    """A provider with the traits that no report changes."""
 
-    external: bool = False
     extra_traits: list[str] | None = None
 
 
@@ -151,9 +150,8 @@ def _stored(connection: sa.Connection, host: str, uuids: Sequence[str], after: s
     if upto is not None:
         page &= TABLE.c.uuid <= upto
     nodes = connection.execute(sa.select(TABLE).where(sa.or_(page, TABLE.c.uuid.in_(uuids)) if uuids else page)).all()
-    trees = _trees(connection, [row.uuid for row in nodes], _StoredProvider)
-    own = {provider.uuid: (root, provider) for root, tree in trees.items() for provider in tree
-           if not provider.external}
+    trees = _trees(connection, [row.uuid for row in nodes], _StoredProvider, PROVIDERS.c.external == sa.false())
+    own = {provider.uuid: (root, provider) for root, tree in trees.items() for provider in tree}
     return _Stored(nodes, {uuid: provider for uuid, (_root, provider) in own.items()},
                    {uuid: root for uuid, (root, _provider) in own.items()})
 
@@ -420,12 +418,13 @@ def provider_trees(connection: sa.Connection, node_uuids: Sequence[str]) -> dict
     return _trees(connection, node_uuids, Provider)
 
 
-def _trees(connection: sa.Connection, node_uuids: Sequence[str], kind: type[P]) -> dict[str, list[P]]:
+def _trees(connection: sa.Connection, node_uuids: Sequence[str], kind: type[P], *conditions: sa.ColumnElement[bool]
+           ) -> dict[str, list[P]]:
     if not node_uuids:
         return {}
     trees: dict[str, list[P]] = {}
     providers: dict[str, P] = {}
-    for row in connection.execute(sa.select(PROVIDERS).where(PROVIDERS.c.root_uuid.in_(node_uuids))
+    for row in connection.execute(sa.select(PROVIDERS).where(PROVIDERS.c.root_uuid.in_(node_uuids), *conditions)
                                   .order_by(PROVIDERS.c.root_uuid, PROVIDERS.c.name)):
         provider = rows.to_object(kind, row)
         provider.inventories = {}
