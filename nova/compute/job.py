@@ -46,6 +46,8 @@ class Job:
         self.abandoned = False
         self._deadline: float | None = None
         self._step: Step | None = None
+        # Notes of the driver about the running step.
+        self.notes: dict[str, int] = {}
         # The rest of the order while a driver changes the guest without a thread, and the time to call it again.
         self.parked: tuple[Callable[[], None], float] | None = None
 
@@ -112,7 +114,7 @@ class Job:
     def enter(self, step: Step) -> None:
         """Start the deadline of ``step``, unless the step continues after a pause."""
         if self._step is not step:
-            self._step, self._deadline = step, time.monotonic() + step.deadline
+            self._step, self._deadline, self.notes = step, time.monotonic() + step.deadline, {}
 
     def leave(self) -> None:
         """Note that no step runs."""

@@ -25,7 +25,7 @@ from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations import REGISTRY
 from nova.operations.framework.base import Operation, Step, failure_of, journal
-from nova.operations.framework.guest_driver import InProgress
+from nova.operations.framework.guest_driver import InProgress, repeated_step
 from nova.rpcapi.by_hosts import Engine, Guests
 from nova.service.fair_pool import FairThreadPool
 from nova.service.run import Drain
@@ -174,14 +174,14 @@ class Runner:
             all_orders = list(self._orders_by_instance.values())
         for orders in all_orders:
             job = orders.current
-            step = job.hangs(now)
+            step, parked = job.hangs(now), job.parked
             if step is not None:
                 self._abandon(orders, job, f"{step} did not end before its deadline")
                 error = exception.StepTimeout(step=step, host=self.machine.name)
                 self._pool.submit("urgent", job.order.instance.project_id, self._report_for, job, step, error)
             elif orders.waiting is not None and job.superseded_for(now) > _GRACE:
                 self._abandon(orders, job, "a newer operation is waiting")
-            elif job.parked is not None and now >= job.parked[1]:
+            elif parked is not None and now >= parked[1]:
                 self._resume(orders, job)
 
     def _resume(self, orders: InstanceOrders, job: Job) -> None:
@@ -322,7 +322,7 @@ class Runner:
             job.enter(step)
             try:
                 job.fence()
-                with metrics.step(operation.name, step.name, job.order.undo), tracing.span(
+                with repeated_step(job.notes), metrics.step(operation.name, step.name, job.order.undo), tracing.span(
                         f"host {'undo ' if job.order.undo else ''}{operation.name}.{step.name}"):
                     seconds = self._call_step(functools.partial(operation.run, step, host, job.order.undo))
                     host.end_step()

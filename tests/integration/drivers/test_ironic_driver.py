@@ -15,9 +15,10 @@ from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.servers import states
 from nova.objects.servers.console import ConsoleAddress
-from nova.operations.framework.guest_driver import BootFiles, InProgress
+from nova.operations.framework.guest_driver import BootFiles, InProgress, repeated_step
 from nova.virt.ironic.driver import IronicDriver
 from tests.integration.drivers.ironic_subject import IronicSubject
+from tests.integration.drivers.subject import wait_for
 from tests.ironic_service import IronicService
 
 
@@ -202,6 +203,26 @@ class Always(set[str]):
         super().__init__(faults)
 
     def discard(self, fault: str) -> None: ...
+
+
+def test_list_of_nodes_is_read_in_the_parts_that_ironic_offers(subject: IronicSubject, stand_in: IronicService) -> None:
+    """[api]max_limit of Ironic can be smaller than the limit of the request."""
+    stand_in.max_limit = 2
+    try:
+        assert sorted(IronicDriver("raw").shared_nodes()) == sorted(subject.machines)
+    finally:
+        stand_in.max_limit = 1000
+
+
+def test_reboot_that_was_given_up_does_not_count_for_the_next_one(
+        subject: IronicSubject, stand_in: IronicService) -> None:
+    instance, driver = subject.boot(), IronicDriver("raw")
+    for _ in range(2):  # the second request belongs to another step
+        sent = len(stand_in.calls)
+        with repeated_step({}), pytest.raises(InProgress):
+            driver.power.reboot(instance, hard=True)
+        assert len(stand_in.calls) == sent + 1
+        wait_for(lambda: stand_in.node(instance.node or "")["target_power_state"] is None, 10, "the reboot")
 
 
 def test_locked_node_is_reported_as_busy(subject: IronicSubject, stand_in: IronicService) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from nova import conf, context
+from nova import conf, context, exception
 from nova.compute.runner import Runner
 from nova.objects.base import new_uuid
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.base import DEADLINE
-from nova.operations.framework.guest_driver import InProgress
+from nova.operations.framework.guest_driver import InProgress, step_notes
 from nova.virt.fake.driver import FakeDriver
 from tests.polling import poll
 from tests.unit.compute.test_runner import (  # noqa: F401 (fixtures)
@@ -112,3 +112,30 @@ def test_step_in_progress_fails_at_its_deadline(
     assert poll(lambda: conductor.failures, 10)
     assert conductor.failures[0].kind == "StepTimeout"
     assert not runner.busy(instance.uuid)
+
+
+def test_notes_of_a_step_last_until_it_ends(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notes of a step that failed would end the next step too early."""
+    seen: list[int] = []
+
+    def reboot(*_args: Any, **_kwargs: Any) -> None:
+        notes = step_notes()
+        seen.append(notes.setdefault("calls", 0))
+        notes["calls"] += 1
+        if len(seen) < 3:
+            raise InProgress(reason="it reboots", seconds=0)
+        if len(seen) == 3:
+            raise exception.BareMetalError(reason="it does not reboot")
+
+    build = order(instance, "build", "network")
+    conductor.current = {build.action.uuid}
+    submit(runner, build)
+    monkeypatch.setattr(driver.power, "reboot", reboot)
+    first, second = (order(instance, "reboot_hard", "reboot", ident=number) for number in (2, 3))
+    conductor.current |= {first.action.uuid, second.action.uuid}
+    runner.submit(context.admin(), first)
+    assert ticks_until(runner, lambda: bool(conductor.failures) and not runner.busy(instance.uuid))
+    submit(runner, second)
+    assert (seen, conductor.ended) == ([0, 1, 2, 0], [("start", 2), ("reboot", 2)])
