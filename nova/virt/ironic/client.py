@@ -67,7 +67,7 @@ class Ironic:
         while True:
             page = msgspec.convert(self._read("/v1/nodes", "", _Page, wanted), _Page)
             nodes += page.nodes
-            # The page can be shorter than requested ([api]max_limit of Ironic). Conductors refuse more nodes than NODES.
+            # Pages can be shorter than requested ([api]max_limit of Ironic). Conductors refuse more nodes than NODES.
             if not page.next or not page.nodes or len(nodes) > NODES:
                 return nodes
             wanted["marker"] = page.nodes[-1].uuid
