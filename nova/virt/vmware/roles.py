@@ -21,7 +21,7 @@ from nova.virt.vmware import errors, specs
 from nova.virt.vmware.cluster import DISKS, GUEST, INCOMPLETE, Machine
 from nova.virt.vmware.guests import HELD, ON, SUSPENDED, Role, console_log
 from nova.virt.vmware.images import root_size, virtual_size
-from nova.virt.vmware.machines import TOKEN, derived
+from nova.virt.vmware.machines import SNAPSHOT, TOKEN, derived
 
 LOG = logging.getLogger(__name__)
 
@@ -247,6 +247,9 @@ class Volumes(Role, guest_driver.Volumes):
     def detach(self, instance: Instance, device: BlockDevice) -> None:
         try:
             with self._held(instance.uuid) as machine:
+                if str(device.volume_id) in self._machines.facts(machine.ref).slots.slots:
+                    # Left by a process that was killed: what the guest wrote since would not be in the volume's file.
+                    self._machines.remove_snapshots(machine.ref, SNAPSHOT)
                 slots = self._machines.facts(machine.ref).slots
                 if changes := slots.remove(str(device.volume_id)):
                     self._guests.cluster.reconfigure(machine.ref, vim.vm.ConfigSpec(
