@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from nova import conf, context, exception
 from nova.compute.runner import Runner
+from nova.metadata import config_drive
 from nova.objects.base import new_uuid
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.base import DEADLINE
@@ -139,3 +141,31 @@ def test_notes_of_a_step_last_until_it_ends(
     assert ticks_until(runner, lambda: bool(conductor.failures) and not runner.busy(instance.uuid))
     submit(runner, second)
     assert (seen, conductor.ended) == ([0, 1, 2, 0], [("start", 2), ("reboot", 2)])
+
+
+def test_new_config_drive_is_built_once_for_a_step(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, tmp_path: pathlib.Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def build(_instance: Instance, path: str, *_args: Any, **_options: Any) -> None:
+        built.append(path)
+        pathlib.Path(path).write_bytes(b"an ISO file system")
+
+    monkeypatch.setattr(config_drive, "build", build)
+    monkeypatch.setattr(FakeDriver, "virtual", False)
+    conf.CONF.set_override("instances_path", str(tmp_path))
+    instance.config_drive = True
+    left = tmp_path / instance.uuid / "disk.config.new"
+    left.parent.mkdir()
+    left.write_bytes(b"the drive of another rebuild")
+    slow = Slow(monkeypatch, driver.disks, "replace")
+    rebuild = order(instance, "rebuild", "replace")
+    conductor.current = {rebuild.action.uuid}
+    runner.submit(context.admin(), rebuild)
+    assert ticks_until(runner, lambda: slow.calls >= 3)
+    monkeypatch.setattr(driver.disks, "replace", lambda *_args, **_options: None)
+    assert ticks_until(runner, lambda: not runner.busy(instance.uuid))
+    conf.CONF.clear_override("instances_path")
+    assert built.count(str(left)) == 1
+    assert not left.exists()
