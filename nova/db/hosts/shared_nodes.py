@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conf import CONF
 from nova.db import liveness, tables
-from nova.db.hosts import services
+from nova.db.hosts import allocations, services
 from nova.db.servers import servers
 from nova.db.sql import clock
 from nova.objects.hosts.node import NODES
@@ -84,16 +84,17 @@ def take_over(connection: sa.Connection, host: str, wanted: dict[str, bool]) -> 
             for owner in sorted({node.host for node in nodes if wanted[node.uuid]})}
     on_them = sa.or_(ALLOCATIONS.c.root_uuid.in_(wanted), ALLOCATIONS.c.provider_uuid.in_(wanted))
     consumers: dict[str, set[str]] = {}
-    for row in connection.execute(sa.select(ALLOCATIONS.c.provider_uuid, ALLOCATIONS.c.consumer_uuid).where(on_them)):
-        consumers.setdefault(row.provider_uuid, set()).add(row.consumer_uuid)
+    for root, consumer in connection.execute(sa.select(allocations.ROOT, ALLOCATIONS.c.consumer_uuid).where(on_them)):
+        consumers.setdefault(root, set()).add(consumer)
     taken = []
     for node in nodes:
         held = consumers.get(node.uuid, set())
         if held and not (down.get(node.host) and _move_servers(connection, node, host, held)):
             continue
-        connection.execute(sa.update(TABLE).where(TABLE.c.id == node.id).values(
-            host=host, service_id=service_id, generation=TABLE.c.generation + 1, updated_at=clock.now()))
         taken.append(str(node.uuid))
+    if taken:
+        connection.execute(sa.update(TABLE).where(TABLE.c.uuid.in_(taken)).values(
+            host=host, service_id=service_id, generation=TABLE.c.generation + 1, updated_at=clock.now()))
     return taken
 
 
