@@ -9,6 +9,7 @@ from typing import Any
 from pyVmomi import vim
 
 from nova import exception
+from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.networks.network import VIF
 from nova.objects.servers.console import MKS, VNC, ConsoleAddress
@@ -168,9 +169,15 @@ class Consoles(Role, guest_driver.Consoles):
         if machine.power != ON:
             raise exception.GuestNotRunning(instance_uuid=uuid)
         if protocol == MKS:
-            ticket = machine.ref.AcquireTicket("mks")
+            try:
+                ticket = machine.ref.AcquireTicket("mks")
+            except errors.VCenterFault as error:
+                if errors.is_power_state(error):  # the guest was stopped meanwhile
+                    raise exception.GuestNotRunning(instance_uuid=uuid) from error
+                raise
             path = {"ticket": ticket.ticket, "cfgFile": ticket.cfgFile, "thumbprint": ticket.sslThumbprint}
-            return ConsoleAddress(host=ticket.host, port=ticket.port, access_path=json.dumps(path))
+            return ConsoleAddress(host=ticket.host or CONF.vmware.host_ip, port=ticket.port,
+                                  access_path=json.dumps(path))
         port = self._machines.facts(machine.ref).extra.get("RemoteDisplay.vnc.port")
         if protocol != VNC or not port:
             return None
