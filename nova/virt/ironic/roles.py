@@ -88,7 +88,9 @@ class Guests(Role, guest_driver.Guests):
                 if node.instance_uuid and node.uuid in self.managed and node.provision_state != DELETING]
 
     def power_state(self, uuid: str) -> int:
-        node = self._managed(uuid)
+        """Return the power state, also of a node that this host does not manage (yet): a running server on a node that
+        the host is just taking over must not be reported as stopped."""
+        node = self._ironic.node_of(uuid)
         if node is None:
             raise exception.GuestNotFound(instance_uuid=uuid)
         return _power_state(node)
@@ -152,7 +154,10 @@ class Consoles(Role, guest_driver.Consoles):
             raise exception.GuestNotRunning(instance_uuid=uuid)
         console = self._ironic.console(node.uuid)
         if not console.get("console_enabled"):
-            self._ironic.set_console(node.uuid, True)
+            try:
+                self._ironic.set_console(node.uuid, True)
+            except guest_driver.InProgress as change:
+                raise exception.InstanceNotReady(instance_id=uuid) from change
             until = time.monotonic() + CONF.ironic.serial_console_state_timeout
             while not console.get("console_enabled") and time.monotonic() < until:
                 time.sleep(_POLL)
