@@ -22,7 +22,7 @@ from nova.virt.vmware import errors, specs
 from nova.virt.vmware.cluster import DISKS, GUEST, INCOMPLETE, Machine
 from nova.virt.vmware.guests import HELD, ON, SUSPENDED, Role, console_log
 from nova.virt.vmware.images import root_size, virtual_size
-from nova.virt.vmware.machines import SNAPSHOT, TOKEN, derived
+from nova.virt.vmware.machines import SNAPSHOT, TOKEN, Facts, derived
 
 LOG = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ _SOFT_REBOOT_SECONDS = 120
 _POLL = 0.5
 _GIB = 1 << 30
 _RESCUE = "rescue"
+# Beginning of the keys in extraConfig of notes about disks that move to the machine.
+_KEPT = "nova.kept."
 
 
 class Disks(Role, guest_driver.Disks):
@@ -74,18 +76,34 @@ class Disks(Role, guest_driver.Disks):
             self._guests.cluster.reconfigure(ref, vim.vm.ConfigSpec(name=uuid, instanceUuid=uuid))
 
     def _move_ephemerals(self, old: Any, new: Any) -> None:
-        """Move the ephemeral disks to the new machine, in place of its own ones."""
+        """Move the ephemeral disks to the new machine, in place of its own ones. The new machine has a note of a disk
+        before the disk leaves the old one, so that the move can continue after this process was killed."""
         before, after = self._machines.facts(old), self._machines.facts(new)
-        names = [name for name in before.slots.slots if name.startswith("ephemeral")]
-        vcenter, datacenter = self._guests.vcenter, self._guests.cluster.datacenter
-        for name in names:
-            path, size = before.slots.device(name).backing.fileName, before.slots.device(name).capacityInKB << 10
+        for name in [name for name in before.slots.slots if name.startswith("ephemeral")]:
+            device = before.slots.device(name)
+            note = specs.option(f"{_KEPT}{name}", json.dumps([device.backing.fileName, device.capacityInKB << 10]))
+            self._guests.cluster.reconfigure(new, vim.vm.ConfigSpec(extraConfig=[note]))
+            after.extra[note.key] = note.value
             self._reconfigure(old, before.slots.remove(name), before.slots)
-            self._reconfigure(new, after.slots.remove(name, destroy=True), after.slots)
-            target = f"{after.directory}/kept-{name}.vmdk"
+        for key, value in sorted(after.extra.items()):
+            if key.startswith(_KEPT) and value:
+                self._take_disk(new, after, key.removeprefix(_KEPT), *json.loads(value))
+
+    def _take_disk(self, ref: Any, facts: Facts, name: str, path: str, size: int) -> None:
+        """Replace a disk of the machine by the one at ``path``, which no machine has."""
+        vcenter, datacenter, slots = self._guests.vcenter, self._guests.cluster.datacenter, facts.slots
+        target, present = f"{facts.directory}/kept-{name}.vmdk", slots.device(name)
+        if present is not None and present.backing.fileName == target:
+            return
+        self._reconfigure(ref, slots.remove(name, destroy=True), slots)
+        try:
             vcenter.wait(vcenter.content.virtualDiskManager.MoveVirtualDisk_Task(path, datacenter, target, datacenter,
-                                                                                  True))
-            self._reconfigure(new, [after.slots.add(name, specs.file_backing(target), size)], after.slots)
+                                                                                 True))
+        except errors.VCenterFault as error:
+            if not error.is_a(vim.fault.FileNotFound):
+                raise
+            LOG.info("Disk %s was moved to %s before", path, target)
+        self._reconfigure(ref, [slots.add(name, specs.file_backing(target), size)], slots)
 
     def _reconfigure(self, ref: Any, changes: list[Any], slots: specs.DiskSlots) -> None:
         self._guests.cluster.reconfigure(ref, vim.vm.ConfigSpec(deviceChange=changes, extraConfig=[slots.stored()]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import itertools
 import os
 import pathlib
 import signal
@@ -24,6 +25,7 @@ from nova.virt.vmware.session import VCenter
 from tests.certificates import Authority
 from tests.integration.drivers.subject import faster_than
 from tests.integration.drivers.test_vmware_driver import (  # noqa: F401 (fixtures)
+    disks,
     host_fixture,
     machine,
     options,
@@ -148,3 +150,43 @@ def test_download_that_ends_early_is_no_image(tmp_path: pathlib.Path) -> None:
     assert calls == ["abort"]
     server.shutdown()
     server.server_close()
+
+
+class _Killed(BaseException): ...
+
+
+def test_rebuild_that_is_killed_at_any_request_keeps_the_ephemeral_disk(
+        subject: VmwareSubject, monkeypatch: pytest.MonkeyPatch) -> None:
+    vcenter, finished, kills = subject.driver._guests.vcenter, False, 4
+    wait = vcenter.wait
+    while not finished:
+        instance = subject.boot(flavor={"ephemeral_gb": 1})
+        disk = next(device for device in disks(subject, instance) if "ephemeral" in device.backing.fileName)
+        content = f"content {kills}".encode()
+        file_of(subject, disk).write_bytes(content)
+        requests = itertools.count()
+
+        def until_killed(task: Any, timeout: float | None = None) -> Any:
+            if next(requests) >= kills:  # noqa: B023 - the request was sent, the process dies before the response
+                raise _Killed
+            return wait(task, timeout)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(vcenter, "wait", until_killed)
+            try:
+                subject.driver.disks.replace(instance, subject.files(instance), "token", keep_ephemerals=True)
+                finished = True
+            except _Killed:
+                kills += 1
+        subject.driver.disks.replace(instance, subject.files(instance), "token", keep_ephemerals=True)
+        kept = [device for device in disks(subject, instance) if "ephemeral" in device.backing.fileName]
+        assert [file_of(subject, device).read_bytes() for device in kept] == [content], f"killed at request {kills}"
+        subject.driver.guests.destroy(instance)
+        assert subject.driver.guests.traces() == set()
+    assert kills > 8
+
+
+def file_of(subject: VmwareSubject, disk: Any) -> pathlib.Path:
+    """Return the file with the data of a disk."""
+    name = disk.backing.fileName.removeprefix("[LocalDS_0] ").removesuffix(".vmdk")
+    return pathlib.Path(subject.datastore / f"{name}-flat.vmdk")
