@@ -20,6 +20,8 @@ from nova.virt.vmware.session import VCenter, view_spec
 LOG = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 10.0
+# Seconds that the cancellation of a request may take.
+_CANCEL_SECONDS = 2.0
 
 
 class Watcher:
@@ -36,10 +38,12 @@ class Watcher:
         threading.Thread(target=self._run, args=(on_event, stopped), name="vmware-events", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop reporting. The thread ends with its present request."""
+        """Stop reporting. The thread ends with its present request, which is cancelled if vCenter responds."""
         self._stopped.set()
         if self._collector is not None:
-            threading.Thread(target=self._cancel, name="vmware-cancel", daemon=True).start()
+            cancelling = threading.Thread(target=self._cancel, name="vmware-cancel", daemon=True)
+            cancelling.start()
+            cancelling.join(_CANCEL_SECONDS)
 
     def _cancel(self) -> None:
         with contextlib.suppress(exception.NovaException):
