@@ -46,8 +46,9 @@ class Job:
         self.abandoned = False
         self._deadline: float | None = None
         self._step: Step | None = None
-        # Notes of the driver about the running step.
+        # Notes of the driver about the running step; ``continues``: the driver has raised InProgress in it.
         self.notes: dict[str, int] = {}
+        self.continues = False
         # The rest of the order while a driver changes the guest without a thread, and the time to call it again.
         self.parked: tuple[Callable[[], None], float] | None = None
 
@@ -114,7 +115,8 @@ class Job:
     def enter(self, step: Step) -> None:
         """Start the deadline of ``step``, unless the step continues after a pause."""
         if self._step is not step:
-            self._step, self._deadline, self.notes = step, time.monotonic() + step.deadline, {}
+            self._step, self._deadline = step, time.monotonic() + step.deadline
+            self.notes, self.continues = {}, False
 
     def leave(self) -> None:
         """Note that no step runs."""

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from nova import conf, context, exception
+from nova.compute import runner as runner_module
 from nova.compute.runner import Runner
 from nova.metadata import config_drive
 from nova.objects.base import new_uuid
@@ -38,12 +39,13 @@ class Slow:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, role: Any, verb: str) -> None:
         self.calls, self.done, self._real = 0, False, getattr(role, verb)
+        self.error: exception.NovaException = InProgress(reason="it is being deployed", seconds=0)
         monkeypatch.setattr(role, verb, self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
         if not self.done:
-            raise InProgress(reason="it is being deployed", seconds=0)
+            raise self.error
         return self._real(*args, **kwargs)
 
 
@@ -169,3 +171,22 @@ def test_new_config_drive_is_built_once_for_a_step(
     conf.CONF.clear_override("instances_path")
     assert built.count(str(left)) == 1
     assert not left.exists()
+
+
+def test_step_in_progress_survives_a_hypervisor_that_is_unavailable_for_long(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart of Ironic must not end the deployments that it goes on with."""
+    monkeypatch.setattr(runner_module, "_HYPERVISOR_TIMEOUT", 0.0)
+    monkeypatch.setattr(runner_module, "_UNAVAILABLE_INTERVAL", 0.0)
+    slow = Slow(monkeypatch, driver.guests, "spawn")
+    build = order(instance, "build", "network")
+    conductor.current = {build.action.uuid}
+    runner.submit(context.admin(), build)
+    assert ticks_until(runner, lambda: slow.calls >= 2)
+    slow.error = exception.HypervisorUnavailable(reason="it restarts")
+    seen = slow.calls
+    assert ticks_until(runner, lambda: slow.calls >= seen + 3)
+    slow.done = True
+    assert ticks_until(runner, lambda: bool(conductor.ended))
+    assert (conductor.ended, conductor.failures) == ([("start", 2)], [])
