@@ -81,9 +81,9 @@ class Disks(Role, guest_driver.Disks):
         before, after = self._machines.facts(old), self._machines.facts(new)
         for name in [name for name in before.slots.slots if name.startswith("ephemeral")]:
             device = before.slots.device(name)
-            note = specs.option(f"{_KEPT}{name}", json.dumps([device.backing.fileName, device.capacityInKB << 10]))
-            self._guests.cluster.reconfigure(new, vim.vm.ConfigSpec(extraConfig=[note]))
-            after.extra[note.key] = note.value
+            key, note = f"{_KEPT}{name}", json.dumps([device.backing.fileName, device.capacityInKB << 10])
+            self._guests.cluster.reconfigure(new, vim.vm.ConfigSpec(extraConfig=[specs.option(key, note)]))
+            after.extra[key] = note
             self._reconfigure(old, before.slots.remove(name), before.slots)
         for key, value in sorted(after.extra.items()):
             if key.startswith(_KEPT) and value:
