@@ -190,9 +190,9 @@ class Cluster:
     def servers(self) -> set[str]:
         """Return the uuids of the servers of all machines, also of machines with another instanceUuid."""
         listed = self.machines()
-        others = self.vcenter.properties([machine.ref for machine in listed if machine.kind in (ASIDE, COPY)],
+        renamed = self.vcenter.properties([machine.ref for machine in listed if machine.kind in (ASIDE, COPY)],
                                          ["config.extraConfig"])
-        extra = {ref: options(values["config.extraConfig"]) for ref, values in others.items()}
+        extra = {ref: options(values["config.extraConfig"]) for ref, values in renamed.items()}
         return {extra.get(machine.ref, {}).get(SERVER, machine.uuid) for machine in listed}
 
     def reconfigure(self, machine: Any, spec: vim.vm.ConfigSpec) -> None:

@@ -34,7 +34,7 @@ _POLL = 0.5
 _GIB = 1 << 30
 _RESCUE = "rescue"
 # Beginning of the keys in extraConfig of notes about disks that move to the machine.
-_KEPT = "nova.kept."
+_MOVED = "nova.moved."
 
 
 class Disks(Role, guest_driver.Disks):
@@ -81,13 +81,13 @@ class Disks(Role, guest_driver.Disks):
         before, after = self._machines.facts(old), self._machines.facts(new)
         for name in [name for name in before.slots.slots if name.startswith("ephemeral")]:
             device = before.slots.device(name)
-            key, note = f"{_KEPT}{name}", json.dumps([device.backing.fileName, device.capacityInKB << 10])
+            key, note = f"{_MOVED}{name}", json.dumps([device.backing.fileName, device.capacityInKB << 10])
             self._guests.cluster.reconfigure(new, vim.vm.ConfigSpec(extraConfig=[specs.option(key, note)]))
             after.extra[key] = note
             self._reconfigure(old, before.slots.remove(name), before.slots)
         for key, value in sorted(after.extra.items()):
-            if key.startswith(_KEPT) and value:
-                self._take_disk(new, after, key.removeprefix(_KEPT), *json.loads(value))
+            if key.startswith(_MOVED) and value:
+                self._take_disk(new, after, key.removeprefix(_MOVED), *json.loads(value))
 
     def _take_disk(self, ref: Any, facts: Facts, name: str, path: str, size: int) -> None:
         """Replace a disk of the machine by the one at ``path``, which no machine has."""
