@@ -25,6 +25,8 @@ _INTERRUPTIBLE = frozenset({"wait call-back", "deploy hold", "rescue wait", "ser
 # States of a node with an instance that was never deployed, or is undeployed.
 _WITHOUT_DEPLOYMENT = frozenset({"available", "manageable", "enroll", "verifying", "inspecting", "inspect wait",
                                  "inspect failed", "cleaning", "clean wait", "clean hold", "clean failed", None})
+# Item of instance_info of all nodes that Nova has deployed: the host at that time.
+OWNER = "nova_host_id"
 # Items of instance_info: the last rebuild, and the time of the last transition when it was requested.
 _REBUILD, _BEFORE = "nova_rebuild", "nova_rebuild_after"
 # Number of times that a step requests a change before it fails with the error of Ironic, and the number for a change
@@ -234,7 +236,7 @@ def _instance_info(instance: Instance, node: Node) -> dict[str, Any]:
         "root_gb": str(flavor.root_gb), "swap_mb": str(flavor.swap), "ephemeral_gb": str(flavor.ephemeral_gb),
         "local_gb": str(node.properties.get("local_gb", 0)), "vcpus": str(flavor.vcpus),
         "memory_mb": str(flavor.memory_mb), "flavor_name": flavor.name, "display_name": instance.display_name,
-        "nova_host_id": instance.host or "", "project_id": instance.project_id, "user_id": instance.user_id,
+        OWNER: instance.host or "", "project_id": instance.project_id, "user_id": instance.user_id,
         "capabilities": json.dumps(capabilities), "traits": _required_traits(flavor.extra_specs, image),
         "fixed_ips": [address for vif in instance.network_info for address in vif.addresses()]}
     return {f"/instance_info/{name}": value for name, value in values.items()}

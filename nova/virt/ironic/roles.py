@@ -19,7 +19,7 @@ from nova.objects.servers.instance import Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.ironic.client import POWER_OFF, POWER_ON, Node
-from nova.virt.ironic.deployment import DELETING, Deployments
+from nova.virt.ironic.deployment import DELETING, OWNER, Deployments
 
 _POWER_STATES = {POWER_ON: states.RUNNING, POWER_OFF: states.SHUTDOWN}
 # Seconds between two requests while a console starts.
@@ -96,9 +96,13 @@ class Guests(Role, guest_driver.Guests):
         return _power_state(node)
 
     def _managed(self, uuid: str) -> Node | None:
-        """Return the node of an instance if this host manages it. Another host's node must not be changed by uuid."""
+        """Return the node of an instance if this host manages it, and Nova has deployed it: nodes of other hosts and of
+        other clients of Ironic must not be changed by uuid."""
         node = self._ironic.node_of(uuid)
-        return node if node is not None and node.uuid in self.managed else None
+        if node is None or node.uuid not in self.managed:
+            return None
+        node = self._ironic.node(node.uuid)
+        return node if node.instance_uuid == uuid and OWNER in node.instance_info else None
 
 
 def _power_state(node: Node) -> int:

@@ -136,6 +136,18 @@ def test_node_of_another_host_is_not_changed_by_uuid(subject: IronicSubject) -> 
     assert subject.state(instance) == states.RUNNING
 
 
+def test_node_of_another_client_of_ironic_is_not_changed(subject: IronicSubject, stand_in: IronicService) -> None:
+    """[compute]unknown_guests applies to instances without a server. Ironic's allocations have a uuid, too."""
+    node, allocation = subject.machines[0], str(uuid.uuid4())
+    subject.driver.manage(subject.machines)
+    stand_in.change(node, instance_uuid=allocation, provision_state="active", power_state="power on")
+    sent = len(stand_in.calls)
+    subject.driver.guests.remove_orphan(allocation)
+    subject.driver.guests.stop(allocation)
+    assert len(stand_in.calls) == sent
+    stand_in.change(node, instance_uuid=None, provision_state="available", power_state="power off")
+
+
 @pytest.mark.parametrize(("what", "call"), [
     ("evacuate", lambda driver, instance: driver.disks.exist(instance)),
     ("ephemeral", lambda driver, instance: driver.disks.replace(instance, BootFiles(), "t", keep_ephemerals=True)),
