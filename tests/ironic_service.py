@@ -40,10 +40,12 @@ _POWER = {"power on": "power on", "power off": "power off", "soft power off": "p
 
 class IronicService:
     """``delay``: seconds that a change takes. ``held``: states that do not end. ``failing``: targets whose next change
-    fails. ``locked``: nodes that refuse changes. ``calls``: (method, path) of all requests that change something."""
+    fails. ``locked``: nodes that refuse changes. ``calls``: (method, path) of all requests that change something.
+    ``max_limit``: maximum number of nodes in one response."""
 
     def __init__(self) -> None:
         self.delay, self.held, self.failing = 0.05, set[str](), set[str]()
+        self.max_limit = 1000
         self.locked, self.calls = set[str](), list[tuple[str, str]]()
         self.consoles: dict[str, Any] = {}
         self.lock = threading.RLock()
@@ -98,7 +100,7 @@ class IronicService:
                 self.calls.append((method, path))
             parts = path.strip("/").split("/")[2:]
             if not parts:
-                return 200, {"nodes": self._list(query)}
+                return 200, self._list(query)
             node = self._nodes.get(parts[0])
             if node is None:
                 return _fault(404, f"Node {parts[0]} could not be found.")
@@ -108,12 +110,14 @@ class IronicService:
             name = "_".join([method.lower(), *(parts[1:2] if parts[1:2] == ["vifs"] else parts[1:3])])
             return getattr(self, f"do_{name}")(node, body)
 
-    def _list(self, query: dict[str, str]) -> list[dict[str, Any]]:
+    def _list(self, query: dict[str, str]) -> dict[str, Any]:
         fields = query.get("fields", "uuid").split(",")
         nodes = [node for identity, node in sorted(self._nodes.items()) if identity > query.get("marker", "")]
         wanted = query.get("instance_uuid")
         nodes = [node for node in nodes if wanted in (None, node["instance_uuid"])]
-        return [{name: node[name] for name in fields} for node in nodes[:int(query.get("limit", 1000))]]
+        limit = min(int(query.get("limit", 1000)), self.max_limit)
+        more = {"next": "http://ironic/v1/nodes?marker=…"} if len(nodes) > limit else {}
+        return {"nodes": [{name: node[name] for name in fields} for node in nodes[:limit]], **more}
 
     def do_get(self, node: dict[str, Any], _body: Any) -> tuple[int, Any]:
         return 200, node

@@ -25,7 +25,7 @@ from nova.objects.servers.guest import DiskImage
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.share import ShareMapping
 from nova.objects.volumes.volume import VolumeKey
-from nova.operations.framework.guest_driver import BootFiles, GuestDriver
+from nova.operations.framework.guest_driver import BootFiles, GuestDriver, InProgress, step_notes
 from nova.share.base import HostShares, NoShares
 from nova.virt.driver import Driver, rescue_disk_gb
 from nova.virt.images.imagecache import ImageCache, ImageTooLarge, format_of
@@ -195,8 +195,12 @@ class StepHost:
         """Remove the new config drive at the end, if it was not moved to its place."""
         try:
             yield
-        finally:
+        except InProgress:
+            raise  # the step is called again
+        except BaseException:
             files.remove(self._drive_path(_NEW))
+            raise
+        files.remove(self._drive_path(_NEW))
 
     def upload(self, image_id: str, made: DiskImage) -> None:
         self._job.fence()
@@ -237,11 +241,13 @@ class StepHost:
             raise disk_too_small(error.kwargs["most"], error.kwargs["size"]) from error
 
     def _config_drive(self, ending: str) -> str:
-        """Return the path of the config drive. The guest's own drive never changes and is built once."""
-        path = self._drive_path(ending)
-        if ending or not os.path.exists(path):
+        """Return the path of the config drive. The guest's own drive never changes and is built once. A new drive is
+        built once for a step, whatever a killed process left."""
+        path, notes = self._drive_path(ending), step_notes()
+        if not os.path.exists(path) or (ending and path not in notes):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._build_drive(path, self.instance)
+            notes[path] = 1
         return path
 
     @staticmethod

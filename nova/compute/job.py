@@ -46,6 +46,9 @@ class Job:
         self.abandoned = False
         self._deadline: float | None = None
         self._step: Step | None = None
+        # Notes of the driver about the running step; ``continues``: the driver has raised InProgress in it.
+        self.notes: dict[str, int] = {}
+        self.continues = False
         # The rest of the order while a driver changes the guest without a thread, and the time to call it again.
         self.parked: tuple[Callable[[], None], float] | None = None
 
@@ -113,6 +116,7 @@ class Job:
         """Start the deadline of ``step``, unless the step continues after a pause."""
         if self._step is not step:
             self._step, self._deadline = step, time.monotonic() + step.deadline
+            self.notes, self.continues = {}, False
 
     def leave(self) -> None:
         """Note that no step runs."""

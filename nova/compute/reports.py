@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -42,19 +43,22 @@ class NodeReports:
     def __init__(self, host: str, driver: Driver, guests: Guests, monitors: Monitors | None = None) -> None:
         self._host, self._driver, self._guests = host, driver, guests
         self._monitors = monitors or Monitors({})
+        # Serializes requests, of which the last one must win.
+        self._assigning = threading.Lock()
         self._assigned: frozenset[str] = frozenset()
         self._reported: list[bytes] = []
         self._full_report_at = 0.0
 
     def assign(self) -> bool:
         """Request the nodes that this host manages, if it shares nodes with others. Return True if there are more."""
-        visible = self._driver.shared_nodes()
-        if visible is None:
-            return False
-        before, self._assigned = self._assigned, frozenset(
-            self._guests.share_nodes(context.admin(), self._host, visible))
-        self._driver.manage(self._assigned)
-        return not self._assigned <= before
+        with self._assigning:
+            visible = self._driver.shared_nodes()
+            if visible is None:
+                return False
+            before, self._assigned = self._assigned, frozenset(
+                self._guests.share_nodes(context.admin(), self._host, visible))
+            self._driver.manage(self._assigned)
+            return not self._assigned <= before
 
     def report(self, full: bool = False) -> bool:
         """Report the current nodes. ``full``: report unchanged nodes, too. Return True if the host has nodes that it

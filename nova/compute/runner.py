@@ -25,7 +25,7 @@ from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations import REGISTRY
 from nova.operations.framework.base import Operation, Step, failure_of, journal
-from nova.operations.framework.guest_driver import InProgress
+from nova.operations.framework.guest_driver import InProgress, repeated_step
 from nova.rpcapi.by_hosts import Engine, Guests
 from nova.service.fair_pool import FairThreadPool
 from nova.service.run import Drain
@@ -39,6 +39,8 @@ _PROGRESS_AFTER = 0.5
 _STORED_ORDERS = 10_000
 # Seconds for which a step is retried while the hypervisor is unavailable.
 _HYPERVISOR_TIMEOUT = 30.0
+# Seconds between two calls of a step in progress while the hypervisor is unavailable.
+_UNAVAILABLE_INTERVAL = 10.0
 # Seconds that a superseded order has to end before the next one starts regardless.
 _GRACE = 10.0
 # Seconds between two checks of deadlines.
@@ -174,14 +176,14 @@ class Runner:
             all_orders = list(self._orders_by_instance.values())
         for orders in all_orders:
             job = orders.current
-            step = job.hangs(now)
+            step, parked = job.hangs(now), job.parked
             if step is not None:
                 self._abandon(orders, job, f"{step} did not end before its deadline")
                 error = exception.StepTimeout(step=step, host=self.machine.name)
                 self._pool.submit("urgent", job.order.instance.project_id, self._report_for, job, step, error)
             elif orders.waiting is not None and job.superseded_for(now) > _GRACE:
                 self._abandon(orders, job, "a newer operation is waiting")
-            elif job.parked is not None and now >= job.parked[1]:
+            elif parked is not None and now >= parked[1]:
                 self._resume(orders, job)
 
     def _resume(self, orders: InstanceOrders, job: Job) -> None:
@@ -322,9 +324,9 @@ class Runner:
             job.enter(step)
             try:
                 job.fence()
-                with metrics.step(operation.name, step.name, job.order.undo), tracing.span(
+                with repeated_step(job.notes), metrics.step(operation.name, step.name, job.order.undo), tracing.span(
                         f"host {'undo ' if job.order.undo else ''}{operation.name}.{step.name}"):
-                    seconds = self._call_step(functools.partial(operation.run, step, host, job.order.undo))
+                    seconds = self._call_step(job, functools.partial(operation.run, step, host, job.order.undo))
                     host.end_step()
                 if seconds is not None:
                     return batch[number:], seconds
@@ -342,17 +344,22 @@ class Runner:
         job.leave()
         return None
 
-    def _call_step(self, step: Callable[[], None]) -> float | None:
-        """Run a step; retry it for a limited time while the hypervisor is unavailable. Return the seconds after which
-        it is to be called again, or None if it is done."""
+    def _call_step(self, job: Job, step: Callable[[], None]) -> float | None:
+        """Run a step; retry it for a limited time while the hypervisor is unavailable, but until its deadline if the
+        hypervisor has begun with it. Return the seconds after which it is to be called again, or None if it is done."""
         until = time.monotonic() + _HYPERVISOR_TIMEOUT
         while True:
             try:
                 step()
                 return None
             except InProgress as change:
+                job.continues = True
                 return change.seconds
-            except exception.HypervisorUnavailable:
+            except exception.HypervisorUnavailable as error:
+                if job.continues:
+                    LOG.warning("[instance: %s] %s is in progress, waiting for the hypervisor: %s", job.uuid,
+                                job.step_name, error.inside)
+                    return _UNAVAILABLE_INTERVAL
                 if time.monotonic() > until or self._stopping.wait(1.0):
                     raise
 

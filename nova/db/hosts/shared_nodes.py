@@ -84,17 +84,18 @@ def take_over(connection: sa.Connection, host: str, wanted: dict[str, bool]) -> 
             for owner in sorted({node.host for node in nodes if wanted[node.uuid]})}
     on_them = sa.or_(ALLOCATIONS.c.root_uuid.in_(wanted), ALLOCATIONS.c.provider_uuid.in_(wanted))
     consumers: dict[str, set[str]] = {}
-    for row in connection.execute(sa.select(ALLOCATIONS.c.provider_uuid, ALLOCATIONS.c.consumer_uuid).where(
+    for root, consumer in connection.execute(sa.select(allocations.ROOT, ALLOCATIONS.c.consumer_uuid).where(
             on_them, allocations.OF_SERVERS)):
-        consumers.setdefault(row.provider_uuid, set()).add(row.consumer_uuid)
+        consumers.setdefault(root, set()).add(consumer)
     taken = []
     for node in nodes:
         held = consumers.get(node.uuid, set())
         if held and not (down.get(node.host) and _move_servers(connection, node, host, held)):
             continue
-        connection.execute(sa.update(TABLE).where(TABLE.c.id == node.id).values(
-            host=host, service_id=service_id, generation=TABLE.c.generation + 1, updated_at=clock.now()))
         taken.append(str(node.uuid))
+    if taken:
+        connection.execute(sa.update(TABLE).where(TABLE.c.uuid.in_(taken)).values(
+            host=host, service_id=service_id, generation=TABLE.c.generation + 1, updated_at=clock.now()))
     return taken
 
 

@@ -13,8 +13,10 @@ implements them.
 """
 
 import abc
+import contextlib
+import contextvars
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from nova import exception
@@ -38,6 +40,26 @@ class InProgress(exception.NovaException, template="A change of the guest is in 
     def __init__(self, message: str | None = None, seconds: float = 2.0, **kwargs: Any) -> None:
         super().__init__(message, seconds=seconds, **kwargs)
         self.seconds = seconds
+
+
+# Notes of a driver, by the change, while a step that raised InProgress is called again.
+_NOTES: contextvars.ContextVar[dict[str, int]] = contextvars.ContextVar("notes")
+
+
+@contextlib.contextmanager
+def repeated_step(notes: dict[str, int]) -> Iterator[None]:
+    """Provide the notes of a step to the driver within the block. All calls of a step share them, and no other step
+    does: the notes of a step that fails or is superseded must not influence the next one."""
+    token = _NOTES.set(notes)
+    try:
+        yield
+    finally:
+        _NOTES.reset(token)
+
+
+def step_notes() -> dict[str, int]:
+    """Return the notes of the running step; outside of steps an empty dictionary."""
+    return _NOTES.get({})
 
 
 class Cancelled(Protocol):

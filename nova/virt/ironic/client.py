@@ -9,6 +9,7 @@ import requests
 
 from nova import context, exception
 from nova.conf import CONF
+from nova.objects.hosts.node import NODES
 from nova.operations.framework.guest_driver import InProgress
 from nova.service_clients import ServiceClient, Unreachable, decode_response
 
@@ -39,6 +40,13 @@ class Node(msgspec.Struct, kw_only=True):
     instance_info: dict[str, Any] = {}
 
 
+class _Page(msgspec.Struct, kw_only=True):
+    """A part of a list of nodes. ``next``: address of the next part."""
+
+    nodes: list[Node]
+    next: str | None = None
+
+
 _FIELDS = ",".join(name for name in Node.__struct_fields__ if name != "instance_info")
 
 
@@ -51,17 +59,18 @@ class Ironic:
 
     def nodes(self) -> list[Node]:
         """Return all nodes of the configured conductor group and shard."""
-        wanted = {"fields": _FIELDS, "limit": _PAGE}
+        wanted: dict[str, Any] = {"fields": _FIELDS, "limit": _PAGE}
         for name in ("conductor_group", "shard"):
             if (value := getattr(CONF.ironic, name)) is not None:
                 wanted[name] = value
         nodes: list[Node] = []
         while True:
-            page = msgspec.convert(self._read("/v1/nodes", "nodes", list[Node], wanted), list[Node])
-            nodes += page
-            if len(page) < _PAGE:
+            page = msgspec.convert(self._read("/v1/nodes", "", _Page, wanted), _Page)
+            nodes += page.nodes
+            # Pages can be shorter than requested ([api]max_limit of Ironic). Conductors refuse more nodes than NODES.
+            if not page.next or not page.nodes or len(nodes) > NODES:
                 return nodes
-            wanted["marker"] = page[-1].uuid
+            wanted["marker"] = page.nodes[-1].uuid
 
     def node(self, uuid: str) -> Node:
         """Return a node. Raises NotFound."""

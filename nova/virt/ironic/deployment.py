@@ -10,6 +10,7 @@ from typing import Any
 
 from nova import exception
 from nova.objects.servers.instance import Instance
+from nova.operations.framework.guest_driver import step_notes
 from nova.virt.ironic import inventory
 from nova.virt.ironic.client import POWER_OFF, POWER_ON, Ironic, Node, in_progress
 
@@ -24,18 +25,22 @@ _INTERRUPTIBLE = frozenset({"wait call-back", "deploy hold", "rescue wait", "ser
 # States of a node with an instance that was never deployed, or is undeployed.
 _WITHOUT_DEPLOYMENT = frozenset({"available", "manageable", "enroll", "verifying", "inspecting", "inspect wait",
                                  "inspect failed", "cleaning", "clean wait", "clean hold", "clean failed", None})
+# Item of instance_info of all nodes that Nova has deployed: the host at that time.
+OWNER = "nova_host_id"
 # Items of instance_info: the last rebuild, and the time of the last transition when it was requested.
 _REBUILD, _BEFORE = "nova_rebuild", "nova_rebuild_after"
-# Number of times that a change is requested before it fails with the error of Ironic.
-_TRIES = 3
+# Number of times that a step requests a change before it fails with the error of Ironic, and the number for a change
+# that the node has reached.
+_TRIES, _DONE = 3, -1
 
 
 class Deployments:
-    """The changes of nodes. ``attempts`` counts the requests of a change that has not ended, by instance."""
+    """The changes of nodes. The notes of a step count the requests of each change, and contain _DONE for a change that
+    the node has reached: a step with several changes, which is called again for the last of them, must not revert it by
+    repeating the first one."""
 
     def __init__(self, ironic: Ironic) -> None:
         self.ironic = ironic
-        self._attempts: dict[tuple[str, str], int] = {}
 
     def node_of(self, instance: Instance) -> Node:
         """Return the node of an instance. Raises GuestNotFound if the node has another instance, or none, and for an
@@ -93,7 +98,6 @@ class Deployments:
         does not have the instance."""
         state = node.provision_state
         if node.instance_uuid != uuid:
-            self._end(uuid)
             return
         if state == DELETING or (state in _BUSY and state not in _INTERRUPTIBLE):
             raise in_progress(f"the node is in state {state}")
@@ -101,10 +105,9 @@ class Deployments:
             self.detach_vif(node, vif_id)
         if state in _WITHOUT_DEPLOYMENT:
             self.ironic.update(node.uuid, {"/instance_info": {}, "/instance_uuid": None})
-            self._end(uuid)
             return
         LOG.info("[instance: %s] Undeploying node %s", uuid, node.uuid)
-        self._request(uuid, "deleted", node, lambda: self.ironic.provision(node.uuid, "deleted"))
+        self._request("deleted", node, lambda: self.ironic.provision(node.uuid, "deleted"))
 
     def rebuild(self, instance: Instance, drive: str | None, token: str) -> None:
         """Deploy the image of the instance on its node again. ``token``: see Disks.replace."""
@@ -134,38 +137,40 @@ class Deployments:
         """Bring the node into the state ``wanted`` by a transition. Fails after the first failed transition."""
         node = self.node_of(instance)
         if node.provision_state == wanted:
-            self._end(instance.uuid, target)
             return
         if node.provision_state in _BUSY:
             raise in_progress(f"the node is in state {node.provision_state}")
-        self._request(instance.uuid, target, node, lambda: self.ironic.provision(node.uuid, target, **more), tries=1)
+        self._request(target, node, lambda: self.ironic.provision(node.uuid, target, **more), tries=1)
 
     # --- power -------------------------------------------------------------------------------------------
     def power(self, node: Node, on: bool, timeout: int = 0) -> None:
         """Power a node on or off. ``timeout``: seconds for a soft power off, which is tried once before."""
-        uuid, wanted = node.instance_uuid or "", POWER_ON if on else POWER_OFF
+        wanted, notes = POWER_ON if on else POWER_OFF, step_notes()
+        if notes.get(wanted) == _DONE:
+            return
         if node.target_power_state is not None:
             raise in_progress(f"the power state changes to {node.target_power_state}")
         if node.power_state == wanted:
-            self._end(uuid, wanted)
+            notes[wanted] = _DONE
             return
-        soft = timeout > 0 and not on and (uuid, wanted) not in self._attempts
-        self._request(uuid, wanted, node,
-                      lambda: self._softly(node, "soft power off" if soft else wanted, wanted, timeout))
+        soft = timeout > 0 and not on and wanted not in notes
+        self._request(wanted, node, lambda: self._softly(node, "soft power off" if soft else wanted, wanted, timeout))
 
     def reboot(self, instance: Instance, hard: bool, timeout: int) -> None:
         """Reboot the node. A soft reboot that fails is followed by a hard one; a node that is off is powered on."""
-        node, change = self.node_of(instance), "reboot"
+        node, change, notes = self.node_of(instance), "reboot", step_notes()
+        requested = notes.get(change, 0)
+        if requested == _DONE:
+            return
         if node.target_power_state is not None:
             raise in_progress(f"the power state changes to {node.target_power_state}")
         if node.power_state == POWER_OFF:
             self.power(node, on=True)
-        requested = self._attempts.get((instance.uuid, change), 0)
-        if requested and node.power_state == POWER_ON and not node.last_error:
-            self._end(instance.uuid, change)
+        if node.power_state == POWER_ON and (POWER_ON in notes or (requested and not node.last_error)):
+            notes[change] = _DONE
             return
         target = "rebooting" if hard or requested else "soft rebooting"
-        self._request(instance.uuid, change, node, lambda: self._softly(node, target, "rebooting", timeout))
+        self._request(change, node, lambda: self._softly(node, target, "rebooting", timeout))
 
     def _softly(self, node: Node, target: str, otherwise: str, timeout: int) -> None:
         """Change the power state, with ``otherwise`` if the node does not support soft changes."""
@@ -198,21 +203,17 @@ class Deployments:
                 raise exception.DeviceDetachFailed(device=f"interface {vif_id}", reason=str(error)) from error
 
     # --- requests ----------------------------------------------------------------------------------------
-    def _request(self, uuid: str, change: str, node: Node, call: Callable[[], None], tries: int = _TRIES) -> None:
+    @staticmethod
+    def _request(change: str, node: Node, call: Callable[[], None], tries: int = _TRIES) -> None:
         """Request a change that the node has not reached, and raise InProgress. Raises BareMetalError if it was
-        requested ``tries`` times."""
-        requested = self._attempts.get((uuid, change), 0)
+        requested ``tries`` times in this step."""
+        notes = step_notes()
+        requested = notes.get(change, 0)
         if requested >= tries:
-            self._end(uuid, change)
             raise exception.BareMetalError(reason=f"{change} of node {node.uuid}: {node.last_error or 'no effect'}")
         call()
-        self._attempts[uuid, change] = requested + 1
+        notes[change] = requested + 1
         raise in_progress(f"{change} was requested")
-
-    def _end(self, uuid: str, *changes: str) -> None:
-        """Forget the requests of these changes (default: of all changes) of an instance."""
-        for key in [key for key in list(self._attempts) if key[0] == uuid and (not changes or key[1] in changes)]:
-            self._attempts.pop(key, None)
 
 
 def _config_drive(path: str | None) -> dict[str, str]:
@@ -235,7 +236,7 @@ def _instance_info(instance: Instance, node: Node) -> dict[str, Any]:
         "root_gb": str(flavor.root_gb), "swap_mb": str(flavor.swap), "ephemeral_gb": str(flavor.ephemeral_gb),
         "local_gb": str(node.properties.get("local_gb", 0)), "vcpus": str(flavor.vcpus),
         "memory_mb": str(flavor.memory_mb), "flavor_name": flavor.name, "display_name": instance.display_name,
-        "nova_host_id": instance.host or "", "project_id": instance.project_id, "user_id": instance.user_id,
+        OWNER: instance.host or "", "project_id": instance.project_id, "user_id": instance.user_id,
         "capabilities": json.dumps(capabilities), "traits": _required_traits(flavor.extra_specs, image),
         "fixed_ips": [address for vif in instance.network_info for address in vif.addresses()]}
     return {f"/instance_info/{name}": value for name, value in values.items()}

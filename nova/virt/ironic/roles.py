@@ -19,7 +19,7 @@ from nova.objects.servers.instance import Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.ironic.client import POWER_OFF, POWER_ON, Node
-from nova.virt.ironic.deployment import DELETING, Deployments
+from nova.virt.ironic.deployment import DELETING, OWNER, Deployments
 
 _POWER_STATES = {POWER_ON: states.RUNNING, POWER_OFF: states.SHUTDOWN}
 # Seconds between two requests while a console starts.
@@ -88,15 +88,21 @@ class Guests(Role, guest_driver.Guests):
                 if node.instance_uuid and node.uuid in self.managed and node.provision_state != DELETING]
 
     def power_state(self, uuid: str) -> int:
-        node = self._managed(uuid)
+        """Return the power state, also of a node that this host does not manage (yet): a running server on a node that
+        the host is just taking over must not be reported as stopped."""
+        node = self._ironic.node_of(uuid)
         if node is None:
             raise exception.GuestNotFound(instance_uuid=uuid)
         return _power_state(node)
 
     def _managed(self, uuid: str) -> Node | None:
-        """Return the node of an instance if this host manages it. Another host's node must not be changed by uuid."""
+        """Return the node of an instance if this host manages it, and Nova has deployed it: nodes of other hosts and of
+        other clients of Ironic must not be changed by uuid."""
         node = self._ironic.node_of(uuid)
-        return node if node is not None and node.uuid in self.managed else None
+        if node is None or node.uuid not in self.managed:
+            return None
+        node = self._ironic.node(node.uuid)
+        return node if node.instance_uuid == uuid and OWNER in node.instance_info else None
 
 
 def _power_state(node: Node) -> int:
@@ -152,7 +158,10 @@ class Consoles(Role, guest_driver.Consoles):
             raise exception.GuestNotRunning(instance_uuid=uuid)
         console = self._ironic.console(node.uuid)
         if not console.get("console_enabled"):
-            self._ironic.set_console(node.uuid, True)
+            try:
+                self._ironic.set_console(node.uuid, True)
+            except guest_driver.InProgress as change:
+                raise exception.InstanceNotReady(instance_id=uuid) from change
             until = time.monotonic() + CONF.ironic.serial_console_state_timeout
             while not console.get("console_enabled") and time.monotonic() < until:
                 time.sleep(_POLL)

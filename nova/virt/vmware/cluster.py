@@ -118,13 +118,15 @@ class Cluster:
             "name", "summary.hardware", "summary.quickStats", "runtime.connectionState", "runtime.inMaintenanceMode",
             "datastore", "config.product"])
         return {ref: facts for ref, facts in listed.items()
-                if facts["runtime.connectionState"] == "connected" and not facts["runtime.inMaintenanceMode"]}
+                if facts["runtime.connectionState"] == "connected" and not facts["runtime.inMaintenanceMode"]
+                and facts["summary.hardware"] is not None}
 
     def datastores(self) -> list[Datastore]:
         """Return the datastores that match datastore_regex and that all usable hosts can access."""
         shared: set[Any] | None = None
         for facts in self.hosts().values():
-            shared = set(facts["datastore"]) if shared is None else shared & set(facts["datastore"])
+            usable = set(facts["datastore"] or ())
+            shared = usable if shared is None else shared & usable
         pattern = re.compile(CONF.vmware.datastore_regex or "")
         return [Datastore(ref=ref, name=facts["summary"].name, capacity=int(facts["summary"].capacity),
                           free=int(facts["summary"].freeSpace))
@@ -187,14 +189,11 @@ class Cluster:
 
     def servers(self) -> set[str]:
         """Return the uuids of the servers of all machines, also of machines with another instanceUuid."""
-        uuids = set()
-        for machine in self.machines():
-            if machine.kind in (ASIDE, COPY):
-                extra = options(self.vcenter.get(machine.ref, "config.extraConfig")["config.extraConfig"])
-                uuids.add(extra.get(SERVER, machine.uuid))
-            else:
-                uuids.add(machine.uuid)
-        return uuids
+        listed = self.machines()
+        renamed = self.vcenter.properties([machine.ref for machine in listed if machine.kind in (ASIDE, COPY)],
+                                         ["config.extraConfig"])
+        extra = {ref: options(values["config.extraConfig"]) for ref, values in renamed.items()}
+        return {extra.get(machine.ref, {}).get(SERVER, machine.uuid) for machine in listed}
 
     def reconfigure(self, machine: Any, spec: vim.vm.ConfigSpec) -> None:
         self.vcenter.wait(machine.ReconfigVM_Task(spec))

@@ -53,14 +53,16 @@ class ColdMigration(Role, guest_driver.ColdMigration):
         with self._guests.locks.hold(uuid):
             aside = self._machines.find(uuid, ASIDE)
             if aside is None:
+                machine = self._machines.find(uuid)
+                if machine is not None and machine.kind == DISKS:  # open_disks() was interrupted
+                    self._guests.define_as(instance, machine.ref)
                 return
             if self._guests.cluster.machine(uuid, anywhere=True) is not None:
                 LOG.warning("[instance: %s] The guest exists: not restoring the machine that an earlier move had set "
                             "aside", uuid)
                 return
-            self._guests.cluster.reconfigure(aside.ref, vim.vm.ConfigSpec(
-                name=uuid, instanceUuid=uuid, managedBy=specs.owner(DISKS)))
-            self._guests.define_as(instance, aside.ref)
+            # One request, so that a process that is killed leaves no machine that is neither set aside nor a guest.
+            self._guests.define_as(instance, aside.ref, restored=True)
 
     # --- destination -------------------------------------------------------------------------------
     def receive_disks(self, instance: Instance, source: DiskSource) -> None:

@@ -40,7 +40,12 @@ class VmwareDriver(Driver):
 
     def start(self, on_event: EventHandler) -> None:
         self._guests.vcenter.start()
-        self._guests.cluster.start()
+        try:
+            self._guests.cluster.start()
+        except BaseException:
+            self._guests.vcenter.stop()
+            raise
+        self._guests.machines.images.remove_conversions()
         self._watcher.lost = lambda error: self.on_unreachable(error)
         self._watcher.start(on_event)
 

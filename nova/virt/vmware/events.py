@@ -20,6 +20,8 @@ from nova.virt.vmware.session import VCenter, view_spec
 LOG = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 10.0
+# Seconds that the cancellation of a request may take.
+_CANCEL_SECONDS = 2.0
 
 
 class Watcher:
@@ -36,11 +38,16 @@ class Watcher:
         threading.Thread(target=self._run, args=(on_event, stopped), name="vmware-events", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop reporting. The thread ends with its present request."""
+        """Stop reporting. The thread ends with its present request, which is cancelled if vCenter responds."""
         self._stopped.set()
         if self._collector is not None:
-            with contextlib.suppress(exception.NovaException):
-                self._collector.CancelWaitForUpdates()
+            cancelling = threading.Thread(target=self._cancel, name="vmware-cancel", daemon=True)
+            cancelling.start()
+            cancelling.join(_CANCEL_SECONDS)
+
+    def _cancel(self) -> None:
+        with contextlib.suppress(exception.NovaException):
+            self._collector.CancelWaitForUpdates()
 
     def _run(self, on_event: EventHandler, stopped: threading.Event) -> None:
         reported = False
@@ -100,11 +107,13 @@ class Watcher:
                 states_of[identity] = power
             if not first:
                 self._report(vcenter, changed, on_event, stopped)
-            first = False
+            # The present state of many machines arrives in parts.
+            first = first and bool(updates.truncated)
 
     def _report(self, vcenter: VCenter, changed: list[Any], on_event: EventHandler, stopped: threading.Event) -> None:
         hosts = {host._moId for host in self._cluster.all_hosts()} if changed else set()
         for ref, facts in vcenter.properties(changed, MACHINE).items():
             machine = machine_of(ref, facts)
-            if machine is not None and machine.kind == GUEST and machine.host._moId in hosts and not stopped.is_set():
+            if machine is not None and machine.kind == GUEST and machine.host is not None \
+                    and machine.host._moId in hosts and not stopped.is_set():
                 on_event(GuestStatus(uuid=machine.uuid, power_state=POWER_STATES.get(machine.power, states.NOSTATE)))

@@ -93,13 +93,15 @@ class Guests(guest_driver.Guests):
                 self.machines.power_on(machine.ref)
                 LOG.info("[instance: %s] Started the guest in cluster %s", instance.uuid, CONF.vmware.cluster_name)
 
-    def define_as(self, instance: Instance, ref: Any, held: bool = False) -> None:
-        """Make the stopped machine a guest with the size, interfaces and volumes of the server. The caller holds the
-        guest's lock."""
+    def define_as(self, instance: Instance, ref: Any, held: bool = False, restored: bool = False) -> None:
+        """Make the stopped machine a guest with the size, interfaces and volumes of the server; ``restored``: also with
+        its name and id. The caller holds the guest's lock."""
         self.locks.check()
         facts = self.machines.facts(ref)
         spec = specs.sized(instance)
         spec.managedBy = specs.owner(GUEST)
+        if restored:
+            spec.name = spec.instanceUuid = instance.uuid
         spec.deviceChange = self._interfaces(instance, facts) + self._volumes(instance, facts)
         spec.extraConfig += [facts.slots.stored(), specs.option(HELD, "true" if held else "")]
         with self._vnc_port(facts) as port:

@@ -4,9 +4,12 @@ A disk of an image has the size of the guests' root disks, since linked clones c
 gets its name when it is complete, so that computes may share the directory."""
 
 import contextlib
+import glob
 import logging
 import os
+import shutil
 import tempfile
+import urllib.parse
 import uuid
 from typing import Any
 
@@ -54,6 +57,16 @@ class ImageStore:
     def __init__(self, cluster: Cluster, host: str) -> None:
         self._cluster, self._host = cluster, host
         self._locks = GuestLocks()
+
+    def remove_conversions(self) -> None:
+        """Remove converted images that an earlier process of this service left on its machine."""
+        for path in glob.glob(os.path.join(glob.escape(CONF.instances_path), f"{glob.escape(self._prefix)}*")):
+            shutil.rmtree(path, ignore_errors=True)
+
+    @property
+    def _prefix(self) -> str:
+        """Return the beginning of the names of temporary directories; other services may share the parent."""
+        return f"upload-{urllib.parse.quote(self._host, safe='')}-"
 
     def disk(self, datastore: Datastore, files: BootFiles, adapter: str, size: int) -> str:
         """Return the path of a disk of ``size`` bytes with the content of the image, uploaded if missing. Raises
@@ -116,7 +129,7 @@ class ImageStore:
         self._make_folder(datastore, self._stem(files))
         LOG.info("Uploading image %s to datastore %s", self._stem(files), datastore.name)
         with self._removed_on_error(datastore, sparse, always=True), self._removed_on_error(datastore, part):
-            with tempfile.TemporaryDirectory(dir=CONF.instances_path, prefix="upload-") as place:
+            with tempfile.TemporaryDirectory(dir=CONF.instances_path, prefix=self._prefix) as place:
                 converted = os.path.join(place, "disk.vmdk")
                 assert files.root is not None
                 source_format = "raw" if files.root.endswith(".raw") else files.root_format

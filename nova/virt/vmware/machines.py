@@ -25,6 +25,8 @@ LOG = logging.getLogger(__name__)
 _GIB, _MIB = 1 << 30, 1 << 20
 # Key in extraConfig of the token of Disks.replace.
 TOKEN = "nova.token"  # noqa: S105 - not a secret
+# Name of the snapshot of which an image is made.
+SNAPSHOT = "nova-image"
 _CONFIG_DRIVE = "config.iso"
 _SECOND_CDROM = (200, 1)
 
@@ -172,9 +174,23 @@ class Machines:
             if not errors.is_power_state(error):
                 raise
 
+    def remove_snapshots(self, ref: Any, name: str = "") -> None:
+        """Remove the snapshots of this name (default: all snapshots) of a machine."""
+        values = self.vcenter.get(ref, "snapshot")["snapshot"]
+        waiting = list(values.rootSnapshotList) if values else []
+        while waiting:
+            tree = waiting.pop()
+            waiting += tree.childSnapshotList or ()
+            if name in ("", tree.name):
+                self.vcenter.wait(tree.snapshot.RemoveSnapshot_Task(False))
+
     def detach_foreign_disks(self, ref: Any) -> None:
-        """Remove the volumes from a stopped machine, and keep their files."""
+        """Remove the volumes from a stopped machine, and keep their files. A snapshot would still refer to the files:
+        they would be deleted with the machine, without what the guest wrote since."""
         slots = self.facts(ref).slots
+        if len(slots.devices) > len(specs.own_disks(slots.slots)):
+            self.remove_snapshots(ref)
+            slots = self.facts(ref).slots
         names = specs.own_disks(slots.slots)
         own = {slots.slots[name] for name in names}
         changes = [vim.vm.device.VirtualDeviceSpec(operation="remove", device=device)

@@ -9,6 +9,7 @@ from typing import Any
 from pyVmomi import vim
 
 from nova import exception
+from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.networks.network import VIF
 from nova.objects.servers.console import MKS, VNC, ConsoleAddress
@@ -21,7 +22,7 @@ from nova.virt.vmware import errors, specs
 from nova.virt.vmware.cluster import DISKS, GUEST, INCOMPLETE, Machine
 from nova.virt.vmware.guests import HELD, ON, SUSPENDED, Role, console_log
 from nova.virt.vmware.images import root_size, virtual_size
-from nova.virt.vmware.machines import TOKEN, derived
+from nova.virt.vmware.machines import SNAPSHOT, TOKEN, Facts, derived
 
 LOG = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ _SOFT_REBOOT_SECONDS = 120
 _POLL = 0.5
 _GIB = 1 << 30
 _RESCUE = "rescue"
+# Beginning of the keys in extraConfig of notes about disks that move to the machine.
+_MOVED = "nova.moved."
 
 
 class Disks(Role, guest_driver.Disks):
@@ -73,18 +76,34 @@ class Disks(Role, guest_driver.Disks):
             self._guests.cluster.reconfigure(ref, vim.vm.ConfigSpec(name=uuid, instanceUuid=uuid))
 
     def _move_ephemerals(self, old: Any, new: Any) -> None:
-        """Move the ephemeral disks to the new machine, in place of its own ones."""
+        """Move the ephemeral disks to the new machine, in place of its own ones. The new machine has a note of a disk
+        before the disk leaves the old one, so that the move can continue after this process was killed."""
         before, after = self._machines.facts(old), self._machines.facts(new)
-        names = [name for name in before.slots.slots if name.startswith("ephemeral")]
-        vcenter, datacenter = self._guests.vcenter, self._guests.cluster.datacenter
-        for name in names:
-            path, size = before.slots.device(name).backing.fileName, before.slots.device(name).capacityInKB << 10
+        for name in [name for name in before.slots.slots if name.startswith("ephemeral")]:
+            device = before.slots.device(name)
+            key, note = f"{_MOVED}{name}", json.dumps([device.backing.fileName, device.capacityInKB << 10])
+            self._guests.cluster.reconfigure(new, vim.vm.ConfigSpec(extraConfig=[specs.option(key, note)]))
+            after.extra[key] = note
             self._reconfigure(old, before.slots.remove(name), before.slots)
-            self._reconfigure(new, after.slots.remove(name, destroy=True), after.slots)
-            target = f"{after.directory}/kept-{name}.vmdk"
+        for key, value in sorted(after.extra.items()):
+            if key.startswith(_MOVED) and value:
+                self._take_disk(new, after, key.removeprefix(_MOVED), *json.loads(value))
+
+    def _take_disk(self, ref: Any, facts: Facts, name: str, path: str, size: int) -> None:
+        """Replace a disk of the machine by the one at ``path``, which no machine has."""
+        vcenter, datacenter, slots = self._guests.vcenter, self._guests.cluster.datacenter, facts.slots
+        target, present = f"{facts.directory}/kept-{name}.vmdk", slots.device(name)
+        if present is not None and present.backing.fileName == target:
+            return
+        self._reconfigure(ref, slots.remove(name, destroy=True), slots)
+        try:
             vcenter.wait(vcenter.content.virtualDiskManager.MoveVirtualDisk_Task(path, datacenter, target, datacenter,
-                                                                                  True))
-            self._reconfigure(new, [after.slots.add(name, specs.file_backing(target), size)], after.slots)
+                                                                                 True))
+        except errors.VCenterFault as error:
+            if not error.is_a(vim.fault.FileNotFound):
+                raise
+            LOG.info("Disk %s was moved to %s before", path, target)
+        self._reconfigure(ref, [slots.add(name, specs.file_backing(target), size)], slots)
 
     def _reconfigure(self, ref: Any, changes: list[Any], slots: specs.DiskSlots) -> None:
         self._guests.cluster.reconfigure(ref, vim.vm.ConfigSpec(deviceChange=changes, extraConfig=[slots.stored()]))
@@ -168,9 +187,15 @@ class Consoles(Role, guest_driver.Consoles):
         if machine.power != ON:
             raise exception.GuestNotRunning(instance_uuid=uuid)
         if protocol == MKS:
-            ticket = machine.ref.AcquireTicket("mks")
+            try:
+                ticket = machine.ref.AcquireTicket("mks")
+            except errors.VCenterFault as error:
+                if errors.is_power_state(error):  # the guest was stopped meanwhile
+                    raise exception.GuestNotRunning(instance_uuid=uuid) from error
+                raise
             path = {"ticket": ticket.ticket, "cfgFile": ticket.cfgFile, "thumbprint": ticket.sslThumbprint}
-            return ConsoleAddress(host=ticket.host, port=ticket.port, access_path=json.dumps(path))
+            return ConsoleAddress(host=ticket.host or CONF.vmware.host_ip, port=ticket.port,
+                                  access_path=json.dumps(path))
         port = self._machines.facts(machine.ref).extra.get("RemoteDisplay.vnc.port")
         if protocol != VNC or not port:
             return None
@@ -247,6 +272,9 @@ class Volumes(Role, guest_driver.Volumes):
     def detach(self, instance: Instance, device: BlockDevice) -> None:
         try:
             with self._held(instance.uuid) as machine:
+                if str(device.volume_id) in self._machines.facts(machine.ref).slots.slots:
+                    # Left by a process that was killed: what the guest wrote since would not be in the volume's file.
+                    self._machines.remove_snapshots(machine.ref, SNAPSHOT)
                 slots = self._machines.facts(machine.ref).slots
                 if changes := slots.remove(str(device.volume_id)):
                     self._guests.cluster.reconfigure(machine.ref, vim.vm.ConfigSpec(

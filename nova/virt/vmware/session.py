@@ -27,6 +27,8 @@ _VERSION = "vim.version.version11"
 _QUERIES = frozenset({"Fetch", "RetrievePropertiesEx", "ContinueRetrievePropertiesEx", "RetrieveServiceContent",
                       "FindByUuid", "FindExtension"})
 _RETRY_INTERVAL = 1.0
+# Seconds without a response after which a task counts as lost, and that a logout may take.
+_SILENCE, _LOGOUT_SECONDS = 120.0, 5.0
 # Seconds between two reports of progress, without which vCenter ends a download.
 _LEASE_INTERVAL = 30.0
 # vCenter closes idle connections; a change must not be sent on a connection that is about to be closed.
@@ -124,17 +126,25 @@ class VCenter:
             if not CONF.vmware[option]:
                 raise exception.InvalidInput(reason=f"the driver vmware needs the option [vmware]{option}")
         stub = _Stub()
+        # Before the login: nothing may fail between the login and the end of this method, which stop() logs out.
+        content = vim.ServiceInstance("ServiceInstance", stub).RetrieveContent()
         stub.log_in()
-        self._stub, self._content = stub, vim.ServiceInstance("ServiceInstance", stub).RetrieveContent()
+        self._stub, self._content = stub, content
 
     def stop(self) -> None:
-        """Log out; requests of other threads fail."""
+        """Log out; requests of other threads fail. Does not wait for a vCenter that does not respond: it ends the
+        session when that has been idle for some time."""
         stub, self._stub = self._stub, None
         if stub is not None:
             stub.closed = True
-            with contextlib.suppress(exception.NovaException):
-                self._content.sessionManager.Logout()
-            stub.DropConnections()
+            leaving = threading.Thread(target=self._log_out, args=(stub,), name="vmware-logout", daemon=True)
+            leaving.start()
+            leaving.join(_LOGOUT_SECONDS)
+
+    def _log_out(self, stub: _Stub) -> None:
+        with contextlib.suppress(exception.NovaException):
+            self._content.sessionManager.Logout()
+        stub.DropConnections()
 
     @property
     def content(self) -> Any:
@@ -196,12 +206,20 @@ class VCenter:
     # --- tasks -------------------------------------------------------------------------------------
     def wait(self, task: Any, timeout: float | None = None) -> Any:
         """Return the result of a task. Raises the errors of the task, and HypervisorUnavailable after ``timeout``
-        seconds (None: task_timeout), when the task is cancelled."""
+        seconds (None: task_timeout), when the task is cancelled. vCenter continues the task while it does not respond
+        to this process; after _SILENCE seconds of that HypervisorUnavailable is raised, too."""
         deadline = time.monotonic() + (CONF.vmware.task_timeout if timeout is None else timeout)
-        interval = min(0.05, CONF.vmware.task_poll_interval)
+        interval, responded = min(0.05, CONF.vmware.task_poll_interval), time.monotonic()
         while True:
-            # Single properties, because the simulator's info as a whole contains an object of an invalid type.
-            state = self.get(task, "info.state", "info.error", "info.result")
+            try:
+                # Single properties, because the simulator's info as a whole contains an object of an invalid type.
+                state = self.get(task, "info.state", "info.error", "info.result")
+                responded = time.monotonic()
+            except exception.HypervisorUnavailable:
+                if self._stub is None or time.monotonic() > min(deadline, responded + _SILENCE):
+                    raise
+                time.sleep(_RETRY_INTERVAL)
+                continue
             if state["info.state"] == "success":
                 return state["info.result"]
             if state["info.state"] == "error":
@@ -288,6 +306,8 @@ class VCenter:
                 if time.monotonic() - reported > _LEASE_INTERVAL:
                     lease.HttpNfcLeaseProgress(50)
                     reported = time.monotonic()
+            if answer.length:  # read() does not report a connection that ended early
+                raise errors.VCenterFault(reason=f"download of a disk ended {answer.length} bytes before its end")
 
 
 def view_spec(view: Any) -> Any:

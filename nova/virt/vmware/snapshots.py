@@ -19,12 +19,11 @@ from nova.virt.images import qemuimg
 from nova.virt.vmware import specs
 from nova.virt.vmware.cluster import COPY, SERVER, Machine
 from nova.virt.vmware.guests import Role, local_directory
-from nova.virt.vmware.machines import derived
+from nova.virt.vmware.machines import SNAPSHOT, derived
 
 LOG = logging.getLogger(__name__)
 
 _PREFIX = "snapshot-"
-_NAME = "nova-image"
 
 
 class Snapshots(Role, guest_driver.Snapshots):
@@ -50,7 +49,7 @@ class Snapshots(Role, guest_driver.Snapshots):
 
     def _export(self, machine: Machine, uuid: str, path: str, most: int, check: Any) -> None:
         vcenter = self._guests.vcenter
-        snapshot = vcenter.wait(machine.ref.CreateSnapshot_Task(_NAME, "", False, False))
+        snapshot = vcenter.wait(machine.ref.CreateSnapshot_Task(SNAPSHOT, "", False, False))
         slots = self._machines.facts(machine.ref).slots
         root = slots.slots["root"]
         removed = [vim.vm.device.VirtualDeviceSpec(operation="remove", device=device)
@@ -69,13 +68,7 @@ class Snapshots(Role, guest_driver.Snapshots):
     def _clean(self, machine: Machine) -> None:
         """Remove the clone and the snapshot of an export, if they exist."""
         self._machines.destroy_derived(machine.uuid, COPY)
-        values = self._guests.vcenter.get(machine.ref, "snapshot")["snapshot"]
-        waiting = list(values.rootSnapshotList) if values else []
-        while waiting:
-            tree = waiting.pop()
-            waiting += tree.childSnapshotList or ()
-            if tree.name == _NAME:
-                self._guests.vcenter.wait(tree.snapshot.RemoveSnapshot_Task(False))
+        self._machines.remove_snapshots(machine.ref, SNAPSHOT)
 
     def discard(self, instance: Instance) -> None:
         with contextlib.suppress(exception.GuestNotFound), self._held(instance.uuid) as machine:

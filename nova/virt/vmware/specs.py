@@ -77,6 +77,7 @@ def check(instance: Instance) -> None:
     adapter(instance)
     nic_model(instance)
     guest_id(instance)
+    is_linked(instance)
     allocation(instance, "cpu")
     allocation(instance, "memory")
 

@@ -186,7 +186,8 @@ def test_bare_metal_server_from_create_to_delete(metal, admin, boot, image_id):
     state = metal.ironic.node(node)
     assert (state["provision_state"], state["power_state"]) == ("active", "power on")
     assert state["instance_info"]["image_source"] == image_id
-    for name, value, status in (("os-stop", None, "SHUTOFF"), ("os-start", None, "ACTIVE"),
+    for name, value, status in (("os-stop", None, "SHUTOFF"), ("rebuild", {"imageRef": image_id}, "SHUTOFF"),
+                                ("os-start", None, "ACTIVE"),
                                 ("reboot", {"type": "SOFT"}, "ACTIVE"), ("reboot", {"type": "HARD"}, "ACTIVE"),
                                 ("rebuild", {"imageRef": image_id}, "ACTIVE"), ("rescue", None, "RESCUE"),
                                 ("unrescue", None, "ACTIVE")):

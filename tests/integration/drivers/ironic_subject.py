@@ -11,7 +11,7 @@ from typing import Any
 from nova.conf import CONF, register, register_external_services
 from nova.objects.networks.network import VIF
 from nova.objects.servers.instance import BlockDevice, Instance
-from nova.operations.framework.guest_driver import GuestDriver, InProgress
+from nova.operations.framework.guest_driver import GuestDriver, InProgress, repeated_step
 from nova.virt.ironic.driver import IronicDriver
 from tests.integration.drivers.subject import Subject, file_volume, wait_for
 from tests.integration.libvirt_fixtures import server
@@ -26,10 +26,11 @@ def complete(role: Any, base: type) -> Any:
     def repeated(name: str) -> Any:
         @functools.wraps(getattr(role, name))
         def verb(_self: Any, *args: Any, **kwargs: Any) -> Any:
-            until = time.monotonic() + 60
+            until, notes = time.monotonic() + 60, dict[str, int]()
             while True:
                 try:
-                    return getattr(role, name)(*args, **kwargs)
+                    with repeated_step(notes):
+                        return getattr(role, name)(*args, **kwargs)
                 except InProgress as change:
                     if time.monotonic() > until:
                         raise

@@ -15,9 +15,10 @@ from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.servers import states
 from nova.objects.servers.console import ConsoleAddress
-from nova.operations.framework.guest_driver import BootFiles, InProgress
+from nova.operations.framework.guest_driver import BootFiles, InProgress, repeated_step
 from nova.virt.ironic.driver import IronicDriver
 from tests.integration.drivers.ironic_subject import IronicSubject
+from tests.integration.drivers.subject import wait_for
 from tests.ironic_service import IronicService
 
 
@@ -129,10 +130,22 @@ def test_node_of_another_host_is_not_changed_by_uuid(subject: IronicSubject) -> 
     other.manage([machine for machine in subject.machines if machine != instance.node])
     other.guests.remove_orphan(instance.uuid)
     other.guests.stop(instance.uuid)
-    with pytest.raises(exception.GuestNotFound):
-        other.guests.power_state(instance.uuid)
     assert other.guests.all() == []
+    # The host may be taking the node over: the server must not seem to be stopped.
+    assert other.guests.power_state(instance.uuid) == states.RUNNING
     assert subject.state(instance) == states.RUNNING
+
+
+def test_node_of_another_client_of_ironic_is_not_changed(subject: IronicSubject, stand_in: IronicService) -> None:
+    """[compute]unknown_guests applies to instances without a server. Ironic's allocations have a uuid, too."""
+    node, allocation = subject.machines[0], str(uuid.uuid4())
+    subject.driver.manage(subject.machines)
+    stand_in.change(node, instance_uuid=allocation, provision_state="active", power_state="power on")
+    sent = len(stand_in.calls)
+    subject.driver.guests.remove_orphan(allocation)
+    subject.driver.guests.stop(allocation)
+    assert len(stand_in.calls) == sent
+    stand_in.change(node, instance_uuid=None, provision_state="available", power_state="power off")
 
 
 @pytest.mark.parametrize(("what", "call"), [
@@ -204,6 +217,26 @@ class Always(set[str]):
     def discard(self, fault: str) -> None: ...
 
 
+def test_list_of_nodes_is_read_in_the_parts_that_ironic_offers(subject: IronicSubject, stand_in: IronicService) -> None:
+    """[api]max_limit of Ironic can be smaller than the limit of the request."""
+    stand_in.max_limit = 2
+    try:
+        assert sorted(IronicDriver("raw").shared_nodes()) == sorted(subject.machines)
+    finally:
+        stand_in.max_limit = 1000
+
+
+def test_reboot_that_was_given_up_does_not_count_for_the_next_one(
+        subject: IronicSubject, stand_in: IronicService) -> None:
+    instance, driver = subject.boot(), IronicDriver("raw")
+    for _ in range(2):  # the second request belongs to another step
+        sent = len(stand_in.calls)
+        with repeated_step({}), pytest.raises(InProgress):
+            driver.power.reboot(instance, hard=True)
+        assert len(stand_in.calls) == sent + 1
+        wait_for(lambda: stand_in.node(instance.node or "")["target_power_state"] is None, 10, "the reboot")
+
+
 def test_locked_node_is_reported_as_busy(subject: IronicSubject, stand_in: IronicService) -> None:
     instance = subject.boot()
     driver = IronicDriver("raw")
@@ -231,4 +264,9 @@ def test_serial_console_is_started_by_ironic(subject: IronicSubject, stand_in: I
     assert subject.driver.consoles.address(instance.uuid, "serial") == ConsoleAddress(host="192.0.2.7", port=20000)
     stand_in.consoles[instance.node or ""] = {"type": "shellinabox", "url": "http://192.0.2.7:20000"}
     assert subject.driver.consoles.address(instance.uuid, "serial") is None
+    stand_in.change(instance.node or "", console=False)
+    stand_in.locked.add(instance.node or "")
+    with pytest.raises(exception.InstanceNotReady):
+        subject.driver.consoles.address(instance.uuid, "serial")
+    stand_in.locked.clear()
     CONF.clear_override("serial_console_state_timeout", "ironic")

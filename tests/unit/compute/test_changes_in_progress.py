@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from nova import conf, context
+from nova import conf, context, exception
+from nova.compute import runner as runner_module
 from nova.compute.runner import Runner
+from nova.metadata import config_drive
 from nova.objects.base import new_uuid
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.base import DEADLINE
-from nova.operations.framework.guest_driver import InProgress
+from nova.operations.framework.guest_driver import InProgress, step_notes
 from nova.virt.fake.driver import FakeDriver
 from tests.polling import poll
 from tests.unit.compute.test_runner import (  # noqa: F401 (fixtures)
@@ -36,12 +39,13 @@ class Slow:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, role: Any, verb: str) -> None:
         self.calls, self.done, self._real = 0, False, getattr(role, verb)
+        self.error: exception.NovaException = InProgress(reason="it is being deployed", seconds=0)
         monkeypatch.setattr(role, verb, self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
         if not self.done:
-            raise InProgress(reason="it is being deployed", seconds=0)
+            raise self.error
         return self._real(*args, **kwargs)
 
 
@@ -112,3 +116,77 @@ def test_step_in_progress_fails_at_its_deadline(
     assert poll(lambda: conductor.failures, 10)
     assert conductor.failures[0].kind == "StepTimeout"
     assert not runner.busy(instance.uuid)
+
+
+def test_notes_of_a_step_last_until_it_ends(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notes of a step that failed would end the next step too early."""
+    seen: list[int] = []
+
+    def reboot(*_args: Any, **_kwargs: Any) -> None:
+        notes = step_notes()
+        seen.append(notes.setdefault("calls", 0))
+        notes["calls"] += 1
+        if len(seen) < 3:
+            raise InProgress(reason="it reboots", seconds=0)
+        if len(seen) == 3:
+            raise exception.BareMetalError(reason="it does not reboot")
+
+    build = order(instance, "build", "network")
+    conductor.current = {build.action.uuid}
+    submit(runner, build)
+    monkeypatch.setattr(driver.power, "reboot", reboot)
+    first, second = (order(instance, "reboot_hard", "reboot", ident=number) for number in (2, 3))
+    conductor.current |= {first.action.uuid, second.action.uuid}
+    runner.submit(context.admin(), first)
+    assert ticks_until(runner, lambda: bool(conductor.failures) and not runner.busy(instance.uuid))
+    submit(runner, second)
+    assert (seen, conductor.ended) == ([0, 1, 2, 0], [("start", 2), ("reboot", 2)])
+
+
+def test_new_config_drive_is_built_once_for_a_step(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, tmp_path: pathlib.Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def build(_instance: Instance, path: str, *_args: Any, **_options: Any) -> None:
+        built.append(path)
+        pathlib.Path(path).write_bytes(b"an ISO file system")
+
+    monkeypatch.setattr(config_drive, "build", build)
+    monkeypatch.setattr(FakeDriver, "virtual", False)
+    conf.CONF.set_override("instances_path", str(tmp_path))
+    instance.config_drive = True
+    left = tmp_path / instance.uuid / "disk.config.new"
+    left.parent.mkdir()
+    left.write_bytes(b"the drive of another rebuild")
+    slow = Slow(monkeypatch, driver.disks, "replace")
+    rebuild = order(instance, "rebuild", "replace")
+    conductor.current = {rebuild.action.uuid}
+    runner.submit(context.admin(), rebuild)
+    assert ticks_until(runner, lambda: slow.calls >= 3)
+    monkeypatch.setattr(driver.disks, "replace", lambda *_args, **_options: None)
+    assert ticks_until(runner, lambda: not runner.busy(instance.uuid))
+    conf.CONF.clear_override("instances_path")
+    assert built.count(str(left)) == 1
+    assert not left.exists()
+
+
+def test_step_in_progress_survives_a_hypervisor_that_is_unavailable_for_long(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart of Ironic must not end the deployments that it goes on with."""
+    monkeypatch.setattr(runner_module, "_HYPERVISOR_TIMEOUT", 0.0)
+    monkeypatch.setattr(runner_module, "_UNAVAILABLE_INTERVAL", 0.0)
+    slow = Slow(monkeypatch, driver.guests, "spawn")
+    build = order(instance, "build", "network")
+    conductor.current = {build.action.uuid}
+    runner.submit(context.admin(), build)
+    assert ticks_until(runner, lambda: slow.calls >= 2)
+    slow.error = exception.HypervisorUnavailable(reason="it restarts")
+    seen = slow.calls
+    assert ticks_until(runner, lambda: slow.calls >= seen + 3)
+    slow.done = True
+    assert ticks_until(runner, lambda: bool(conductor.ended))
+    assert (conductor.ended, conductor.failures) == ([("start", 2)], [])

@@ -108,6 +108,16 @@ def test_new_host_takes_idle_nodes_only(core: Books) -> None:
     assert core.db.read(lambda connection: servers.get(connection, instance.uuid)).host == "m1"
 
 
+def test_number_of_statements_does_not_depend_on_the_number_of_nodes_taken_over(core: Books) -> None:
+    """A new host takes thousands of nodes at once, which are locked meanwhile."""
+    register(core, "m1")
+    report(core, "m1")
+    register(core, "m2")
+    core.statements()
+    assert len(announcer.share_nodes(core, "m2", UUIDS, True)) > 10
+    assert len(core.statements()) < 15
+
+
 def test_nodes_and_servers_of_a_dead_host_are_taken_over_and_published(core: Books) -> None:
     register(core, "m1", "m2")
     for host in ("m1", "m2"):
