@@ -174,8 +174,10 @@ def test_failed_change_reports_the_error_of_ironic(subject: IronicSubject, stand
                                                    verb) -> None:  # type: ignore[no-untyped-def]
     instance = subject.boot()
     stand_in.failing.add(target)
-    with pytest.raises(exception.BareMetalError, match=f"{target} does not work"):
+    with pytest.raises(exception.BareMetalError) as failed:
         verb(subject.driver, instance)
+    assert f"{target} does not work" in failed.value.inside
+    assert "does not work" not in failed.value.message  # it may contain addresses of management controllers
     assert stand_in.node(instance.node or "")["provision_state"] == state
     subject.driver.guests.destroy(instance)
     assert stand_in.node(instance.node or "")["provision_state"] == "available"
@@ -203,8 +205,9 @@ def test_power_change_without_effect_fails(subject: IronicSubject, stand_in: Iro
                                            monkeypatch: pytest.MonkeyPatch) -> None:
     instance = subject.boot()
     monkeypatch.setattr(stand_in, "failing", Always("power off"))
-    with pytest.raises(exception.BareMetalError, match="power off does not work"):
+    with pytest.raises(exception.BareMetalError) as failed:
         subject.driver.power.off(instance)
+    assert "power off does not work" in failed.value.inside
     assert subject.state(instance) == states.RUNNING
 
 
