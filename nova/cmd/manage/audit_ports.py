@@ -4,19 +4,15 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import sqlalchemy as sa
-
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.saga.control import ConductorControl
-from nova.db import tables
 from nova.db.audit import Finding
 from nova.db.hosts import services
 from nova.db.servers import servers
 from nova.network.base import OutsidePort
 from nova.objects.base import is_canonical
 
-_TABLE = tables.instances
 _PAGE = 100  # servers per request to the network service
 
 
@@ -35,7 +31,7 @@ def findings(core: Core) -> Iterator[Finding]:
 def _of_servers(core: Core) -> Iterator[Finding]:
     marker = ""
     while True:
-        rows = core.db.read(functools.partial(_idle_servers, after=marker))
+        rows = core.db.read(functools.partial(servers.with_interfaces, after=marker, limit=_PAGE))
         if not rows:
             return
         marker = rows[-1].uuid
@@ -44,14 +40,6 @@ def _of_servers(core: Core) -> Iterator[Finding]:
             if row.action_uuid is None and row.task_state is None:
                 yield from _compare(row, [port for port in ports
                                           if (port.server, port.project_id) == (row.uuid, row.project_id)])
-
-
-def _idle_servers(connection: sa.Connection, after: str) -> list[Any]:
-    """Return the next servers by uuid, also busy ones."""
-    columns = (getattr(_TABLE.c, name) for name in ("uuid", "project_id", "host", "network_info", "action_uuid",
-                                                    "task_state"))
-    return list(connection.execute(sa.select(*columns).where(
-        _TABLE.c.deleted == sa.false(), _TABLE.c.uuid > after).order_by(_TABLE.c.uuid).limit(_PAGE)))
 
 
 def _compare(row: Any, ports: Iterable[OutsidePort]) -> Iterator[Finding]:
@@ -72,18 +60,16 @@ def _of_deleted_servers(core: Core, host: str) -> Iterator[Finding]:
     ports = [port for port in core.allocator.ports_at(context.admin(), host) if is_canonical(port.server)]
     for first in range(0, len(ports), _PAGE):
         page = ports[first:first + _PAGE]
-        rows = {row.uuid: row.deleted for row in core.db.read(functools.partial(
-            _deleted_by_uuid, uuids={port.server for port in page}))}
+        uuids = {port.server for port in page}
+        # In this order a server that is created meanwhile never counts as deleted.
+        recorded = core.db.read(functools.partial(servers.ever, uuids=uuids))
+        existing = core.db.read(functools.partial(servers.placed, uuids=uuids))
         for port in page:
-            if port.server not in rows:
+            if port.server not in recorded:
                 yield Finding("port", port.id, f"is bound to {host} for server {port.server}, which does not exist")
-            elif rows[port.server]:
+            elif port.server not in existing:
                 yield Finding("port", port.id, f"is bound to {host} for server {port.server}, which is deleted",
                               repair=functools.partial(_release, core=core, uuid=port.server))
-
-
-def _deleted_by_uuid(connection: sa.Connection, uuids: set[str]) -> list[Any]:
-    return list(connection.execute(sa.select(_TABLE.c.uuid, _TABLE.c.deleted).where(_TABLE.c.uuid.in_(uuids))))
 
 
 def _release(core: Core, uuid: str) -> None:

@@ -2,7 +2,7 @@
 
 import datetime
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -196,7 +196,15 @@ def runnable(connection: sa.Connection, host: str, uuids: Sequence[str]) -> dict
             TABLE.c.vm_state == states.ACTIVE))}
 
 
-def ever(connection: sa.Connection, uuids: Sequence[str]) -> set[str]:
+def with_interfaces(connection: sa.Connection, after: str, limit: int) -> list[Any]:
+    """Return rows of the next servers by uuid: uuid, project_id, host, network_info, action_uuid, task_state."""
+    columns = (TABLE.c.uuid, TABLE.c.project_id, TABLE.c.host, TABLE.c.network_info, TABLE.c.action_uuid,
+               TABLE.c.task_state)
+    return list(connection.execute(sa.select(*columns).where(
+        TABLE.c.deleted == sa.false(), TABLE.c.uuid > after).order_by(TABLE.c.uuid).limit(limit)))
+
+
+def ever(connection: sa.Connection, uuids: Collection[str]) -> set[str]:
     """Return the uuids of instances that exist or existed."""
     return set(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.uuid.in_(uuids))))
 
@@ -238,7 +246,7 @@ def at_rest(connection: sa.Connection, vm_state: str, after: int, window: int) -
     return rows.to_objects(Instance, connection.execute(statement)), last
 
 
-def placed(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, str | None]:
+def placed(connection: sa.Connection, uuids: Collection[str]) -> dict[str, str | None]:
     """Return {uuid: host, or None without a host} of the existing instances."""
     return dict(connection.execute(sa.select(TABLE.c.uuid, TABLE.c.host).where(
         TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false())).all())
