@@ -29,7 +29,7 @@ NAMES = tables.placement_names
 
 SELECT = sa.select(PROVIDERS, NODES.c.generation.label("node_generation"), NODES.c.host).outerjoin(
     NODES, NODES.c.uuid == PROVIDERS.c.root_uuid)
-# Without traits, which would be most of a long list.
+# Columns of lists. The traits are left out: they would be most of a long list.
 _BRIEF = SELECT.with_only_columns(*(column for column in SELECT.selected_columns if "traits" not in column.name),
                                   maintain_column_froms=True)
 _PAGE = 1000
