@@ -16,6 +16,7 @@ from nova.objects.servers.guest import DiskImage
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles, Cancelled
+from nova.virt import console_logs
 from nova.virt.driver import rescue_disk_gb
 from nova.virt.guest_files import directories, disk_server
 from nova.virt.images import qemuimg
@@ -25,8 +26,6 @@ from nova.virt.uml.guests import Role, check
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of bytes read from the end of a console log.
-MAX_LOG_BYTES = 100 * 1024
 _SNAPSHOT = "snapshot-"
 _NO_DEVICE = "doesn't exist"  # the answer of the kernel if it does not have a device
 _GIB = 1 << 30
@@ -88,15 +87,7 @@ class Power(Role, guest_driver.Power):
 class Consoles(Role, guest_driver.Consoles):
     def output(self, instance: Instance, lines: int | None = None) -> bytes:
         path = os.path.join(directories.directory(instance.uuid), supervisor.CONSOLE_LOG)
-        try:
-            with open(path, "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_LOG_BYTES))
-                text = file.read(MAX_LOG_BYTES)
-        except FileNotFoundError as error:
-            raise exception.ConsoleLogUnavailable(instance_id=instance.uuid) from error
-        if lines is None or lines < 0:
-            return text
-        return b"".join(text.splitlines(keepends=True)[-lines:]) if lines else b""
+        return console_logs.output([path], instance.uuid, lines)
 
     def address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
         stored = self._guests.definition(uuid)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from pyVmomi import vim
@@ -121,22 +122,21 @@ class Cluster:
                 if facts["runtime.connectionState"] == "connected" and not facts["runtime.inMaintenanceMode"]
                 and facts["summary.hardware"] is not None}
 
-    def datastores(self) -> list[Datastore]:
-        """Return the datastores that match datastore_regex and that all usable hosts can access."""
-        shared: set[Any] | None = None
-        for facts in self.hosts().values():
-            usable = set(facts["datastore"] or ())
-            shared = usable if shared is None else shared & usable
+    def datastores(self, hosts: Iterable[dict[str, Any]]) -> list[Datastore]:
+        """Return the datastores that match datastore_regex and that all these hosts (with facts as of hosts()) can
+        access."""
+        reachable = [set(facts["datastore"] or ()) for facts in hosts]
+        shared = set.intersection(*reachable) if reachable else ()
         pattern = re.compile(CONF.vmware.datastore_regex or "")
         return [Datastore(ref=ref, name=facts["summary"].name, capacity=int(facts["summary"].capacity),
                           free=int(facts["summary"].freeSpace))
-                for ref, facts in self.vcenter.properties(list(shared or ()), ["summary"]).items()
+                for ref, facts in self.vcenter.properties(list(shared), ["summary"]).items()
                 if facts["summary"].accessible and pattern.match(facts["summary"].name)
                 and facts["summary"].maintenanceMode in (None, "normal")]
 
     def roomiest(self) -> Datastore:
         """Return the datastore with the most free space. Raises DiskFull if there is none."""
-        usable = self.datastores()
+        usable = self.datastores(self.hosts().values())
         if not usable:
             raise exception.DiskFull(reason="the cluster has no usable datastore ([vmware]datastore_regex)")
         return max(usable, key=lambda datastore: datastore.free)

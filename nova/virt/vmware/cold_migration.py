@@ -114,8 +114,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
                 changes += slots.remove("swap", destroy=True)
             changes += self._machines.blank_disks(instance, slots, facts.directory)
             if changes:
-                self._guests.cluster.reconfigure(machine.ref, vim.vm.ConfigSpec(deviceChange=changes,
-                                                                                extraConfig=[slots.stored()]))
+                self._machines.change_disks(machine.ref, changes, slots)
             self._guests.define_as(instance, machine.ref)
 
 

@@ -59,7 +59,8 @@ class VmwareDriver(Driver):
 
     def nodes(self) -> list[ComputeNode]:
         cluster, about = self._guests.cluster, self._guests.vcenter.content.about
-        hosts, datastores = list(cluster.hosts().values()), cluster.datastores()
+        hosts = list(cluster.hosts().values())
+        datastores = cluster.datastores(hosts)
         name = cluster.node_name
         identity = str(uuidlib.uuid5(_NODES, name))
         free = max((datastore.free for datastore in datastores), default=0)

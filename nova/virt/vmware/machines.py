@@ -174,6 +174,10 @@ class Machines:
             if not errors.is_power_state(error):
                 raise
 
+    def change_disks(self, ref: Any, changes: list[Any], slots: specs.DiskSlots) -> None:
+        """Change disks of a machine, and store their places."""
+        self.cluster.reconfigure(ref, vim.vm.ConfigSpec(deviceChange=changes, extraConfig=[slots.stored()]))
+
     def remove_snapshots(self, ref: Any, name: str = "") -> None:
         """Remove the snapshots of this name (default: all snapshots) of a machine."""
         values = self.vcenter.get(ref, "snapshot")["snapshot"]
@@ -197,7 +201,7 @@ class Machines:
                    for slot, device in slots.devices.items() if slot not in own]
         if changes:
             slots.slots = {name: slots.slots[name] for name in names}
-            self.cluster.reconfigure(ref, vim.vm.ConfigSpec(deviceChange=changes, extraConfig=[slots.stored()]))
+            self.change_disks(ref, changes, slots)
 
     def destroy(self, ref: Any) -> None:
         """Remove a machine and its files, but not its volumes. Succeeds if it does not exist."""

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import time
 from typing import Any
 
@@ -16,6 +15,7 @@ from nova.objects.servers.console import MKS, VNC, ConsoleAddress
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
+from nova.virt import console_logs
 from nova.virt.driver import rescue_disk_gb
 from nova.virt.guest_locks import LOCK_TIMEOUT
 from nova.virt.vmware import errors, specs
@@ -26,8 +26,6 @@ from nova.virt.vmware.machines import SNAPSHOT, TOKEN, Facts, derived
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of bytes read from the end of a console log.
-MAX_LOG_BYTES = 100 * 1024
 # Seconds that a guest gets to reboot itself, unless the caller sets a timeout.
 _SOFT_REBOOT_SECONDS = 120
 _POLL = 0.5
@@ -84,7 +82,7 @@ class Disks(Role, guest_driver.Disks):
             key, note = f"{_MOVED}{name}", json.dumps([device.backing.fileName, device.capacityInKB << 10])
             self._guests.cluster.reconfigure(new, vim.vm.ConfigSpec(extraConfig=[specs.option(key, note)]))
             after.extra[key] = note
-            self._reconfigure(old, before.slots.remove(name), before.slots)
+            self._machines.change_disks(old, before.slots.remove(name), before.slots)
         for key, value in sorted(after.extra.items()):
             if key.startswith(_MOVED) and value:
                 self._take_disk(new, after, key.removeprefix(_MOVED), *json.loads(value))
@@ -95,7 +93,7 @@ class Disks(Role, guest_driver.Disks):
         target, present = f"{facts.directory}/kept-{name}.vmdk", slots.device(name)
         if present is not None and present.backing.fileName == target:
             return
-        self._reconfigure(ref, slots.remove(name, destroy=True), slots)
+        self._machines.change_disks(ref, slots.remove(name, destroy=True), slots)
         try:
             vcenter.wait(vcenter.content.virtualDiskManager.MoveVirtualDisk_Task(path, datacenter, target, datacenter,
                                                                                  True))
@@ -103,10 +101,7 @@ class Disks(Role, guest_driver.Disks):
             if not error.is_a(vim.fault.FileNotFound):
                 raise
             LOG.info("Disk %s was moved to %s before", path, target)
-        self._reconfigure(ref, [slots.add(name, specs.file_backing(target), size)], slots)
-
-    def _reconfigure(self, ref: Any, changes: list[Any], slots: specs.DiskSlots) -> None:
-        self._guests.cluster.reconfigure(ref, vim.vm.ConfigSpec(deviceChange=changes, extraConfig=[slots.stored()]))
+        self._machines.change_disks(ref, [slots.add(name, specs.file_backing(target), size)], slots)
 
     def exist(self, instance: Instance) -> bool:
         machine = self._machines.find(instance.uuid)
@@ -172,15 +167,7 @@ class Power(Role, guest_driver.Power):
 
 class Consoles(Role, guest_driver.Consoles):
     def output(self, instance: Instance, lines: int | None = None) -> bytes:
-        try:
-            with open(console_log(instance.uuid), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_LOG_BYTES))
-                text = file.read(MAX_LOG_BYTES)
-        except FileNotFoundError as error:
-            raise exception.ConsoleLogUnavailable(instance_id=instance.uuid) from error
-        if lines is None or lines < 0:
-            return text
-        return b"".join(text.splitlines(keepends=True)[-lines:]) if lines else b""
+        return console_logs.output([console_log(instance.uuid)], instance.uuid, lines)
 
     def address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
         machine = self._guests.machine(uuid)
@@ -228,7 +215,8 @@ class Rescue(Role, guest_driver.Rescue):
             path = self._machines.images.disk(datastore, files, specs.adapter(instance), size)
             facts = self._machines.facts(machine.ref)
             backing = specs.file_backing(f"{facts.directory}/rescue.vmdk", path)
-            self._change(machine.ref, [facts.slots.add(_RESCUE, backing, size, create=True)], facts.slots)
+            added = facts.slots.add(_RESCUE, backing, size, create=True)
+            self._machines.change_disks(machine.ref, [added], facts.slots)
             self._boot_from(machine.ref, _RESCUE)
             self._machines.power_on(machine.ref)
 
@@ -242,12 +230,9 @@ class Rescue(Role, guest_driver.Rescue):
     def _remove(self, ref: Any) -> None:
         slots = self._machines.facts(ref).slots
         if changes := slots.remove(_RESCUE, destroy=True):
-            self._change(ref, changes, slots)
+            self._machines.change_disks(ref, changes, slots)
             if slots.slots:
                 self._boot_from(ref, min(slots.slots, key=lambda name: slots.slots[name]))
-
-    def _change(self, ref: Any, changes: list[Any], slots: specs.DiskSlots) -> None:
-        self._guests.cluster.reconfigure(ref, vim.vm.ConfigSpec(deviceChange=changes, extraConfig=[slots.stored()]))
 
     def _boot_from(self, ref: Any, name: str) -> None:
         device = self._machines.facts(ref).slots.device(name)
@@ -264,8 +249,7 @@ class Volumes(Role, guest_driver.Volumes):
                 return
             change = slots.add(str(device.volume_id), self._guests.volume_backing(device))
             try:
-                self._guests.cluster.reconfigure(machine.ref, vim.vm.ConfigSpec(deviceChange=[change],
-                                                                                extraConfig=[slots.stored()]))
+                self._machines.change_disks(machine.ref, [change], slots)
             except errors.VCenterFault as error:
                 raise exception.DeviceAttachFailed(device=f"volume {device.volume_id}", reason=error.message) from error
 
@@ -277,8 +261,7 @@ class Volumes(Role, guest_driver.Volumes):
                     self._machines.remove_snapshots(machine.ref, SNAPSHOT)
                 slots = self._machines.facts(machine.ref).slots
                 if changes := slots.remove(str(device.volume_id)):
-                    self._guests.cluster.reconfigure(machine.ref, vim.vm.ConfigSpec(
-                        deviceChange=changes, extraConfig=[slots.stored()]))
+                    self._machines.change_disks(machine.ref, changes, slots)
         except exception.GuestNotFound:
             return
         except errors.VCenterFault as error:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from nova import exception
 from nova.objects.servers.instance import Instance
+from nova.virt import console_logs
 from nova.virt.guest_files import directories
 from nova.virt.images import qemuimg
 
@@ -21,8 +22,7 @@ RENAMED = {ROOT: RESCUE, CONFIG_DRIVE: RESCUE_DRIVE, KERNEL: RESCUE_KERNEL, RAMD
 BEFORE_RESCUE = "unrescue.xml"
 OF_RESCUE = (RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK, BEFORE_RESCUE)  # The last one is last in the order.
 _EPHEMERAL = "disk.eph"
-# The serial console log, which virtlogd writes, rotates and keeps, and the maximum number of bytes read from its end.
-_CONSOLE_LOG, MAX_LOG_BYTES = "console.log", 100 * 1024
+_CONSOLE_LOG = "console.log"  # the log of the serial console, which virtlogd writes, rotates and keeps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,32 +169,9 @@ def console_log(uuid: str) -> str:
 
 
 def console_output(uuid: str, lines: int | None = None) -> bytes:
-    """Return the last ``lines`` of the log (None: all), at most MAX_LOG_BYTES. Raises ConsoleLogUnavailable."""
+    """Return the last ``lines`` of the log (None: all). Raises ConsoleLogUnavailable."""
     path = console_log(uuid)
     # virtlogd renames a full piece to .0, the previous one to .1 and so on.
     older = sorted((piece for piece in glob.glob(glob.escape(path) + ".*") if piece.rpartition(".")[2].isdigit()),
                    key=lambda piece: int(piece.rpartition(".")[2]))
-    tail = b""
-    is_complete = False
-    for piece in [path, *older]:
-        try:
-            with open(piece, "rb") as file:
-                left = MAX_LOG_BYTES - len(tail)
-                file.seek(max(0, os.fstat(file.fileno()).st_size - left))
-                tail = file.read(left) + tail
-            is_complete = True
-        except FileNotFoundError:
-            continue  # The log is not written yet, or is being rotated.
-        if len(tail) >= MAX_LOG_BYTES:
-            break
-    if not is_complete:
-        raise exception.ConsoleLogUnavailable(instance_id=uuid)
-    return tail if lines is None or lines < 0 else last_lines(tail, lines)
-
-
-def last_lines(text: bytes, count: int) -> bytes:
-    """Return the last ``count`` lines; a newline at the end belongs to the last one."""
-    if count <= 0:
-        return b""
-    body = text.removesuffix(b"\n")
-    return b"\n".join(body.split(b"\n")[-count:]) + text[len(body):]
+    return console_logs.output([path, *older], uuid, lines)
