@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import requests
@@ -12,6 +12,8 @@ from nova.conf import CONF
 from nova.objects.hosts.node import NODES
 from nova.operations.framework.guest_driver import InProgress
 from nova.service_clients import ServiceClient, Unreachable, decode_response
+
+T = TypeVar("T")
 
 GROUP = "ironic"
 # API versions: 1.61 shows retired nodes, 1.82 filters by shard.
@@ -65,7 +67,7 @@ class Ironic:
                 wanted[name] = value
         nodes: list[Node] = []
         while True:
-            page = msgspec.convert(self._read("/v1/nodes", "", _Page, wanted), _Page)
+            page = self._read("/v1/nodes", "", _Page, wanted)
             nodes += page.nodes
             # Pages can be shorter than requested ([api]max_limit of Ironic). Conductors refuse more nodes than NODES.
             if not page.next or not page.nodes or len(nodes) > NODES:
@@ -74,12 +76,12 @@ class Ironic:
 
     def node(self, uuid: str) -> Node:
         """Return a node. Raises NotFound."""
-        return msgspec.convert(self._read(f"/v1/nodes/{uuid}", "", Node), Node)
+        return self._read(f"/v1/nodes/{uuid}", "", Node)
 
     def node_of(self, instance_uuid: str) -> Node | None:
         """Return the node of an instance, or None."""
         wanted = {"instance_uuid": instance_uuid, "fields": _FIELDS}
-        nodes = msgspec.convert(self._read("/v1/nodes", "nodes", list[Node], wanted), list[Node])
+        nodes = self._read("/v1/nodes", "nodes", list[Node], wanted)
         return nodes[0] if nodes else None
 
     def update(self, uuid: str, values: Mapping[str, Any]) -> Node:
@@ -87,7 +89,7 @@ class Ironic:
         patch = [{"op": "remove", "path": path} if value is None else {"op": "add", "path": path, "value": value}
                  for path, value in values.items()]
         response = self._request("PATCH", f"/v1/nodes/{uuid}", json=patch)
-        return msgspec.convert(_decoded(response, Node), Node)
+        return _decoded(response, Node)
 
     def invalid_interfaces(self, uuid: str) -> dict[str, str]:
         """Return the interfaces of a node that cannot deploy the instance, with Ironic's reasons."""
@@ -109,8 +111,7 @@ class Ironic:
 
     def console(self, uuid: str) -> dict[str, Any]:
         """Return ``console_enabled`` and ``console_info`` of a node."""
-        values: dict[str, Any] = self._read(f"/v1/nodes/{uuid}/states/console", "", dict[str, Any])
-        return values
+        return self._read(f"/v1/nodes/{uuid}/states/console", "", dict[str, Any])
 
     def vifs(self, uuid: str) -> set[str]:
         """Return the ids of the virtual interfaces that are attached to a node."""
@@ -123,7 +124,7 @@ class Ironic:
         self._request("DELETE", f"/v1/nodes/{uuid}/vifs/{vif_id}")
 
     # --- requests ------------------------------------------------------------------------------------
-    def _read(self, path: str, key: str, shape: Any, params: Mapping[str, Any] | None = None) -> Any:
+    def _read(self, path: str, key: str, shape: type[T], params: Mapping[str, Any] | None = None) -> T:
         return _decoded(self._request("GET", path, params=params), shape, key)
 
     def _request(self, method: str, path: str, **more: Any) -> requests.Response:
@@ -143,9 +144,10 @@ def in_progress(reason: str) -> InProgress:
     return InProgress(reason=reason, seconds=CONF.ironic.api_retry_interval)
 
 
-def _decoded(response: requests.Response, shape: Any, key: str = "") -> Any:
+def _decoded(response: requests.Response, shape: type[T], key: str = "") -> T:
+    """Return the body of a response, or its value under ``key``."""
     try:
-        return decode_response(response, shape, key)
+        return msgspec.convert(decode_response(response, shape, key), shape)
     except Unreachable as error:
         raise exception.HypervisorUnavailable(reason=f"Ironic: {error}") from error
 
