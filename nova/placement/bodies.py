@@ -13,19 +13,19 @@ from nova.objects.hosts.placement import ConsumerChange
 
 T = TypeVar("T")
 
-_LARGEST = 2147483647
-_UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
+LARGEST = 2147483647  # amount
+_UUID = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\Z"
 # Project and user of consumers that were created without them, before 1.8.
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Owner = Annotated[str, Meta(min_length=1, max_length=255)]
-Uuid = Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\Z")]
+Uuid = Annotated[str, Meta(pattern=_UUID)]
 ClassName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z", max_length=255)]
 CustomName = Annotated[str, Meta(pattern=r"^CUSTOM_[A-Z0-9_]+\Z", max_length=255)]
 Generation = Annotated[int, Meta(ge=0)]
-Amount = Annotated[int, Meta(ge=1, le=_LARGEST)]
-Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
+Amount = Annotated[int, Meta(ge=1, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Ratio = Annotated[float, Meta(gt=0, le=1_000_000)]
 
 
@@ -43,7 +43,7 @@ class InventoryFields(Strict, kw_only=True):
     total: Amount
     reserved: Count = 0
     min_unit: Amount = 1
-    max_unit: Amount = _LARGEST
+    max_unit: Amount = LARGEST
     step_size: Amount = 1
     allocation_ratio: Ratio = 1.0
 
@@ -120,7 +120,7 @@ def parse(body: Any, kind: type[T]) -> T:
 
 def uuid_of(value: str) -> str | None:
     """Return a UUID in canonical form, or None."""
-    return str(uuid.UUID(value)) if _UUID.fullmatch(value) else None
+    return str(uuid.UUID(value)) if re.match(_UUID, value) else None
 
 
 def consumer_change(ident: str, body: Any, version: int, many: bool = False) -> ConsumerChange:

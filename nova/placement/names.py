@@ -2,7 +2,7 @@
 
 from nova import exception
 from nova.objects.hosts.placement import RESOURCE_CLASS, TRAIT
-from nova.placement import bodies, errors, queries
+from nova.placement import bodies, queries
 from nova.placement.request import PREFIX, Answer, Request
 
 
@@ -12,8 +12,7 @@ def list_traits(req: Request) -> Answer:
     if "associated" in values:
         value = values["associated"][0].lower()
         if value not in ("true", "false"):
-            raise errors.BadValue(f"Invalid query string parameters: associated: expected true or false, got "
-                                  f"{value[:100]!a}.")
+            raise queries.bad_value("associated", value, "true or false")
         associated = value == "true"
     names = req.conductor.list_names(req.ctx, TRAIT, associated)
     if "name" in values:
@@ -24,8 +23,7 @@ def list_traits(req: Request) -> Answer:
             wanted = set(text.split(","))
             names = [name for name in names if name in wanted]
         else:
-            raise errors.BadValue("Invalid query string parameters: name: expected startswith:TEXT or in:NAME,NAME, "
-                                  f"got {values['name'][0][:100]!a}.")
+            raise queries.bad_value("name", values["name"][0], "startswith:TEXT or in:NAME,NAME")
     return req.shown({"traits": names})
 
 

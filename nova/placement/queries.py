@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 from nova import exception
 from nova.objects.hosts.placement import AnyOf, CandidateRequest, ProviderFilter, RequestedGroup, Resources
 from nova.placement import errors
-from nova.placement.bodies import uuid_of
+from nova.placement.bodies import LARGEST, uuid_of
 
 Values = dict[str, list[str]]
 
@@ -15,7 +15,6 @@ _MOST_PARAMETERS = 500
 _MOST_ITEMS = 200  # maximum number of names in a parameter
 _MOST_GROUPS = 32
 _MOST_CANDIDATES = 1000
-_LARGEST = 2147483647
 _SHOWN = 100  # maximum number of characters of a value in an error
 
 _RESOURCE = re.compile(r"([A-Z0-9_]{1,255}):([0-9]{1,10})", re.ASCII)
@@ -44,7 +43,7 @@ def parameters(query: str, allowed: Collection[str] | None, repeated: tuple[str,
     return values
 
 
-def _bad(name: str, value: str, expected: str) -> exception.Invalid:
+def bad_value(name: str, value: str, expected: str) -> exception.Invalid:
     return errors.BadValue(f"Invalid query string parameters: {name}: expected {expected}, got {value[:_SHOWN]!a}.")
 
 
@@ -52,7 +51,7 @@ def uuid(name: str, value: str) -> str:
     """Return a UUID in canonical form. Raises Invalid."""
     canonical = uuid_of(value)
     if canonical is None:
-        raise _bad(name, value, "a UUID")
+        raise bad_value(name, value, "a UUID")
     return canonical
 
 
@@ -68,10 +67,10 @@ def resources(name: str, value: str) -> Resources:
     amounts: Resources = {}
     for item in _items(name, value):
         match = _RESOURCE.fullmatch(item)
-        if match is None or not 1 <= int(match[2]) <= _LARGEST:
-            raise _bad(name, value, "amounts of resource classes such as VCPU:2,MEMORY_MB:1024")
+        if match is None or not 1 <= int(match[2]) <= LARGEST:
+            raise bad_value(name, value, "amounts of resource classes such as VCPU:2,MEMORY_MB:1024")
         if match[1] in amounts:
-            raise _bad(name, value, "each resource class once")
+            raise bad_value(name, value, "each resource class once")
         amounts[match[1]] = int(match[2])
     return amounts
 
@@ -89,7 +88,7 @@ def traits(name: str, values: Collection[str], version: int) -> tuple[AnyOf, lis
         for item in items:
             forbids = version >= 22 and not any_of and item.startswith("!")
             if _TRAIT.fullmatch(item[1:] if forbids else item) is None:
-                raise _bad(name, value, expected)
+                raise bad_value(name, value, expected)
             if forbids:
                 forbidden.append(item[1:])
             elif not any_of:
@@ -185,12 +184,12 @@ def _plain(request: CandidateRequest, values: Values, version: int) -> None:
     if "limit" in values:
         limit = values["limit"][0]
         if re.fullmatch(r"[1-9][0-9]{0,18}", limit, re.ASCII) is None:
-            raise _bad("limit", limit, "a positive number")
+            raise bad_value("limit", limit, "a positive number")
         request.limit = min(int(limit), _MOST_CANDIDATES)
     if "group_policy" in values:
         policy = values["group_policy"][0]
         if policy not in ("none", "isolate"):
-            raise _bad("group_policy", policy, "none or isolate")
+            raise bad_value("group_policy", policy, "none or isolate")
         request.isolate = policy == "isolate"
     if "root_required" in values:
         required, request.root_forbidden = traits("root_required", values["root_required"], min(version, 38))

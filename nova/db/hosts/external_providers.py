@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 import sqlalchemy as sa
 
 from nova.db import tables
+from nova.objects.hosts.placement import PROVIDER
 
 PROVIDERS = tables.providers
 ALLOCATIONS = tables.allocations
@@ -33,7 +34,7 @@ def forget(connection: sa.Connection, roots: Sequence[str]) -> None:
     names = list(connection.scalars(sa.select(PROVIDERS.c.name).where(
         PROVIDERS.c.root_uuid.in_(roots), PROVIDERS.c.external == sa.true())))
     if names:
-        connection.execute(sa.delete(NAMES).where(NAMES.c.kind == "provider", NAMES.c.name.in_(names)))
+        connection.execute(sa.delete(NAMES).where(NAMES.c.kind == PROVIDER, NAMES.c.name.in_(names)))
     elsewhere = ALLOCATIONS.alias("elsewhere")
     consumers = list(connection.scalars(
         sa.select(CONSUMERS.c.uuid).distinct().join(ALLOCATIONS, ALLOCATIONS.c.consumer_uuid == CONSUMERS.c.uuid).where(

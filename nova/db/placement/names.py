@@ -9,13 +9,15 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import tables
-from nova.db.sql import rows
+from nova.db.sql import rows, scans
 from nova.objects.hosts.placement import CUSTOM, RESOURCE_CLASS, TRAIT
 
 TABLE = tables.placement_names
 PROVIDERS = tables.providers
 INVENTORIES = tables.inventories
 _PAGE = 1000
+_MOST_CLASSES = 1 << 31  # more than there can be: all are listed
+_WHAT = {TRAIT: "trait", RESOURCE_CLASS: "resource class"}
 
 
 @functools.cache
@@ -25,7 +27,8 @@ def standard(kind: str) -> frozenset[str]:
 
 def index(connection: sa.Connection, kind: str, associated: bool | None = None) -> list[str]:
     """Return all names in order. ``associated``: only traits that a provider has, or only those that none has."""
-    used = _used_classes(connection) if kind == RESOURCE_CLASS else _used_traits(connection)
+    used = _used_traits(connection) if kind == TRAIT else set(
+        scans.distinct(connection, INVENTORIES.c.resource_class, {}, _MOST_CLASSES) or ())
     if associated:
         return sorted(used)
     names = {*standard(kind), *used, *connection.scalars(sa.select(TABLE.c.name).where(TABLE.c.kind == kind))}
@@ -41,7 +44,7 @@ def check(connection: sa.Connection, kind: str, names: Collection[str]) -> None:
         TABLE.c.kind == kind, TABLE.c.name.in_(unknown))))
     for name in unknown:
         if name not in registered and not _in_use(connection, kind, name):
-            raise exception.Invalid(f"No such {'trait' if kind == TRAIT else 'resource class'}: {name}.")
+            raise exception.Invalid(f"No such {_WHAT[kind]}: {name}.")
 
 
 def exists(connection: sa.Connection, kind: str, name: str) -> bool:
@@ -63,7 +66,7 @@ def register(connection: sa.Connection, kind: str, name: str) -> bool:
 
 def remove(connection: sa.Connection, kind: str, name: str) -> None:
     """Delete a custom name. Raises Invalid (a standard name), NotFound, and Conflict if a provider has it."""
-    what = "trait" if kind == TRAIT else "resource class"
+    what = _WHAT[kind]
     if name in standard(kind):
         raise exception.Invalid(f"The standard {what} {name} cannot be renamed or deleted.")
     if _in_use(connection, kind, name):
@@ -92,15 +95,6 @@ def _in_use(connection: sa.Connection, kind: str, name: str) -> bool:
     statement = sa.select(PROVIDERS.c.uuid).where(has_trait(name)) if kind == TRAIT else sa.select(
         INVENTORIES.c.provider_uuid).where(INVENTORIES.c.resource_class == name)
     return connection.scalar(statement.limit(1)) is not None
-
-
-def _used_classes(connection: sa.Connection) -> set[str]:
-    """Return the resource classes of all inventories: for each, the index is searched for the next greater one."""
-    first = sa.select(sa.func.min(INVENTORIES.c.resource_class).label("name")).cte("classes", recursive=True)
-    following = sa.select(sa.func.min(INVENTORIES.c.resource_class)).where(
-        INVENTORIES.c.resource_class > first.c.name).scalar_subquery()
-    classes = first.union_all(sa.select(following).where(first.c.name.is_not(None)))
-    return set(connection.scalars(sa.select(classes.c.name).where(classes.c.name.is_not(None))))
 
 
 def _used_traits(connection: sa.Connection) -> set[str]:

@@ -17,7 +17,7 @@ from nova.db.sql import rows
 from nova.objects.base import new_uuid
 from nova.objects.hosts import node as node_types
 from nova.objects.hosts.node import Inventory
-from nova.objects.hosts.placement import CUSTOM, RESOURCE_CLASS, TRAIT, ProviderFilter, ProviderView
+from nova.objects.hosts.placement import CUSTOM, PROVIDER, RESOURCE_CLASS, TRAIT, ProviderFilter, ProviderView
 
 PROVIDERS = tables.providers
 INVENTORIES = tables.inventories
@@ -33,7 +33,6 @@ SELECT = sa.select(PROVIDERS, NODES.c.generation.label("node_generation"), NODES
 _BRIEF = SELECT.with_only_columns(*(column for column in SELECT.selected_columns if "traits" not in column.name),
                                   maintain_column_froms=True)
 _PAGE = 1000
-_PROVIDER = "provider"  # kind of the registered names of external providers
 _MOST_INVENTORIES, _MOST_TRAIT_BYTES = 5000, 1 << 20  # per tree: all of them are in every message about its node
 _MOST_TRAITS, _MOST_CLASSES, _MOST_AGGREGATES = 1000, 200, 1000
 _SETTINGS = ("total", "reserved", "ratio", "min_unit", "max_unit", "step_size")
@@ -289,11 +288,11 @@ def _register(connection: sa.Connection, name: str) -> None:
     if connection.scalar(sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.name == name).limit(1)) is not None:
         raise duplicate
     with rows.on_duplicate(duplicate):
-        connection.execute(sa.insert(NAMES).values(kind=_PROVIDER, name=name))
+        connection.execute(sa.insert(NAMES).values(kind=PROVIDER, name=name))
 
 
 def _unregister(connection: sa.Connection, name: str) -> None:
-    connection.execute(sa.delete(NAMES).where(NAMES.c.kind == _PROVIDER, NAMES.c.name == name))
+    connection.execute(sa.delete(NAMES).where(NAMES.c.kind == PROVIDER, NAMES.c.name == name))
 
 
 # --- inventories, traits, aggregates ---------------------------------------------------------------

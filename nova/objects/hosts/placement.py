@@ -5,7 +5,8 @@ from __future__ import annotations
 from nova.objects.base import Object
 from nova.objects.hosts.node import Inventory
 
-TRAIT, RESOURCE_CLASS = "trait", "class"  # kinds of names that clients register
+# Kinds of names that clients register: those of traits and resource classes, and of external providers, to be unique.
+TRAIT, RESOURCE_CLASS, PROVIDER = "trait", "class", "provider"
 CUSTOM = "CUSTOM_"  # the prefix of names that are not standard
 INSTANCE, MIGRATION, UNKNOWN = "INSTANCE", "MIGRATION", "unknown"  # types of consumers
 

@@ -44,7 +44,7 @@ BOUNDED = {
     "aggregates": "aggregates, at most a few for each host", "flavors": "flavors, made by operators",
     "dns_domains": "1,000 domains", "security_group_default_rules": "rules, made by operators",
     "floating_ips": "floating addresses, made by operators", "networks": "embedded networks",
-    "root": "an alias of providers", "classes": "resource classes, the result of a recursion",
+    "root": "an alias of providers", "scan": "different values of a column, the result of a recursion",
 }
 # Lists of all projects (for operators only) that read the whole table: security groups have no pages; usages
 # skip the servers of other periods in an index over both times.
