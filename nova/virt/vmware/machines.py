@@ -52,10 +52,6 @@ class Facts:
                 if isinstance(device, vim.vm.device.VirtualEthernetCard)}
 
 
-def _missing_file(error: errors.VCenterFault) -> bool:
-    return error.is_a(vim.fault.FileNotFound)
-
-
 class Machines:
     """The machines of a cluster. ``host``: name of the compute service."""
 
@@ -178,22 +174,24 @@ class Machines:
         """Change disks of a machine, and store their places."""
         self.cluster.reconfigure(ref, vim.vm.ConfigSpec(deviceChange=changes, extraConfig=[slots.stored()]))
 
-    def remove_snapshots(self, ref: Any, name: str = "") -> None:
-        """Remove the snapshots of this name (default: all snapshots) of a machine."""
+    def remove_snapshots(self, ref: Any, name: str = "") -> bool:
+        """Remove the snapshots of this name (default: all snapshots) of a machine; return True if there were any."""
         values = self.vcenter.get(ref, "snapshot")["snapshot"]
         waiting = list(values.rootSnapshotList) if values else []
+        removed = False
         while waiting:
             tree = waiting.pop()
             waiting += tree.childSnapshotList or ()
             if name in ("", tree.name):
                 self.vcenter.wait(tree.snapshot.RemoveSnapshot_Task(False))
+                removed = True
+        return removed
 
     def detach_foreign_disks(self, ref: Any) -> None:
         """Remove the volumes from a stopped machine, and keep their files. A snapshot would still refer to the files:
         they would be deleted with the machine, without what the guest wrote since."""
         slots = self.facts(ref).slots
-        if len(slots.devices) > len(specs.own_disks(slots.slots)):
-            self.remove_snapshots(ref)
+        if len(slots.devices) > len(specs.own_disks(slots.slots)) and self.remove_snapshots(ref):
             slots = self.facts(ref).slots
         names = specs.own_disks(slots.slots)
         own = {slots.slots[name] for name in names}
@@ -219,7 +217,7 @@ class Machines:
             self.vcenter.wait(self.vcenter.content.fileManager.DeleteDatastoreFile_Task(
                 directory, self.cluster.datacenter))
         except errors.VCenterFault as error:
-            if not _missing_file(error):
+            if not error.is_a(vim.fault.FileNotFound):
                 raise
 
     def destroy_derived(self, uuid: str, *kinds: str) -> None:

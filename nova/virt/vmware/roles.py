@@ -256,11 +256,11 @@ class Volumes(Role, guest_driver.Volumes):
     def detach(self, instance: Instance, device: BlockDevice) -> None:
         try:
             with self._held(instance.uuid) as machine:
-                if str(device.volume_id) in self._machines.facts(machine.ref).slots.slots:
-                    # Left by a process that was killed: what the guest wrote since would not be in the volume's file.
-                    self._machines.remove_snapshots(machine.ref, SNAPSHOT)
-                slots = self._machines.facts(machine.ref).slots
-                if changes := slots.remove(str(device.volume_id)):
+                name, slots = str(device.volume_id), self._machines.facts(machine.ref).slots
+                # Left by a process that was killed: what the guest wrote since would not be in the volume's file.
+                if name in slots.slots and self._machines.remove_snapshots(machine.ref, SNAPSHOT):
+                    slots = self._machines.facts(machine.ref).slots
+                if changes := slots.remove(name):
                     self._machines.change_disks(machine.ref, changes, slots)
         except exception.GuestNotFound:
             return
