@@ -18,7 +18,7 @@ from nova.conductor.saga.run import Run
 from nova.conf import CONF
 from nova.db.accounts import flavors, quotas
 from nova.db.hosts import compute_nodes, services
-from nova.db.networks import security_groups
+from nova.db.networks import new_servers, security_groups
 from nova.db.servers import actions, server_groups, servers
 from nova.db.sql import clock
 from nova.db.volumes import volumes
@@ -166,13 +166,10 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         action = engine.new_action(ctx, Build, instance, data)
         instance.action_uuid = action.uuid
         runs.append(Run(action, instance))
-    servers.insert(connection, [run.instance for run in runs])
-    actions.insert(connection, [run.action for run in runs])
     uuids = [run.instance.uuid for run in runs]
-    if in_default:
-        security_groups.add_to_default(connection, project_id, uuids)
-    else:
-        security_groups.add_members(connection, [group.id for group in groups], uuids)
+    new_servers.insert(connection, [run.instance for run in runs], [run.action for run in runs],
+                       project_id if in_default else None)
+    security_groups.add_members(connection, [group.id for group in groups], uuids)
     _notify(engine, connection, ctx, [run.instance for run in runs], group)
     quotas.take(connection, room)  # last, because all requests of a project wait for this row
     return runs, ServerCreated(uuids=uuids, reservation_id=reservation_id)

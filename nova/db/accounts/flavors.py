@@ -27,30 +27,43 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
     private flavors that ``query.project_id`` has access to."""
     if query.sort_key not in SORT_KEYS | {"vcpu_weight"} or query.sort_dir not in ("asc", "desc"):
         raise exception.InvalidInput(reason=f"flavors cannot be sorted by {query.sort_key} {query.sort_dir}")
-    statement = sa.select(TABLE)
-    if query.is_public is not None:
-        shown: sa.ColumnElement[bool] = TABLE.c.is_public == sa.literal(query.is_public, sa.Boolean)
-        if query.is_public and query.project_id is not None:
-            shown = sa.or_(shown, _open_to(query.project_id))
-        statement = statement.where(shown)
-    # A flavor that the caller may not see is not a valid marker, either.
-    marked = statement.where(TABLE.c.flavorid == query.marker)
-    if query.min_ram:
-        statement = statement.where(TABLE.c.memory_mb >= query.min_ram)
-    if query.min_disk:
-        statement = statement.where(TABLE.c.root_gb >= query.min_disk)
-    marker = rows.marker_row(connection, marked, query.marker)
     # vcpu_weight is null for every flavor.
-    sort = [("id", query.sort_dir)]
+    sort: tuple[tuple[str, str], ...] = (("id", query.sort_dir),)
     if query.sort_key not in ("id", "vcpu_weight"):
-        sort.insert(0, (query.sort_key, query.sort_dir))
-    page = rows.page(statement, TABLE, sort, None if query.name else query.limit, marker)
+        sort = ((query.sort_key, query.sort_dir), *sort)
+    of_project = bool(query.is_public) and query.project_id is not None
+    limited = query.limit is not None and not query.name
+    page = _visible(query.is_public, of_project, sort, limited)
+    values = {**({"project": query.project_id} if of_project else {}), **({"limit": query.limit} if limited else {})}
+    marker = None
+    if query.marker is not None:  # A flavor that the caller may not see is not a valid marker, either.
+        marked = page.where(TABLE.c.flavorid == query.marker).limit(1).params(values)
+        marker = rows.marker_row(connection, marked, query.marker)
+    if marker is not None:
+        page = page.where(rows.after(TABLE, sort, marker))
+    if query.min_ram:
+        page = page.where(TABLE.c.memory_mb >= query.min_ram)
+    if query.min_disk:
+        page = page.where(TABLE.c.root_gb >= query.min_disk)
     if query.name:
         match = regexp.matches(TABLE.c.name, query.name)
-        candidates = page.with_only_columns(TABLE.c.id, TABLE.c.name).where(match.likely)
+        candidates = page.with_only_columns(TABLE.c.id, TABLE.c.name).where(match.likely).params(values)
         ids = regexp.filtered(connection, "id", candidates, [match], query.limit)
-        page = rows.page(sa.select(TABLE).where(TABLE.c.id.in_(ids)), TABLE, sort, None, None)
-    return rows.to_objects(Flavor, connection.execute(page))
+        page, values = rows.page(sa.select(TABLE).where(TABLE.c.id.in_(ids)), TABLE, sort, None, None), {}
+    return rows.to_objects(Flavor, connection.execute(page, values))
+
+
+@functools.cache
+def _visible(is_public: bool | None, of_project: bool, sort: tuple[tuple[str, str], ...], limited: bool,
+             ) -> sa.Select[Any]:
+    """Return a select of the flavors that a caller may see, in order, perhaps with those that its project has access
+    to. The statements are built once, since building costs more than executing."""
+    statement = sa.select(TABLE)
+    if is_public is not None:
+        visible: sa.ColumnElement[bool] = TABLE.c.is_public == sa.literal(is_public, sa.Boolean)
+        statement = statement.where(sa.or_(visible, _open_to(sa.bindparam("project"))) if of_project else visible)
+    page = rows.page(statement, TABLE, sort, None, None)
+    return page.limit(sa.bindparam("limit", type_=sa.Integer)) if limited else page
 
 
 @functools.cache

@@ -19,6 +19,7 @@ ALLOCATIONS = tables.allocations
 MIGRATIONS = tables.migrations
 NODES = tables.compute_nodes
 SERVICES = tables.services
+_NO_ROOM = "not enough free resources"
 Usable = Literal["any", "enabled", "up"]  # required state of the nova-compute of a host for a claim on it
 # Claims of servers and migrations; only other consumers, of clients of the Placement API, have a row of their own.
 OF_SERVERS = ~sa.exists().where(tables.consumers.c.uuid == ALLOCATIONS.c.consumer_uuid)
@@ -39,14 +40,19 @@ def claim(connection: sa.Connection, consumer: str, selection: Selection, resour
                   limits=(selection.max_instances, selection.max_io_ops)):
         raise exception.ClaimLost(node=root, reason=_why_not(connection, root, selection.host))
     chosen = choose() if choose is not None else selection.allocations or {root: resources}
-    now, providers = clock.now(), {root: {}, **chosen}
-    for provider, amounts in sorted(providers.items()):
+    providers = sorted({root: {}, **chosen}.items())
+    allocated = [{"consumer_uuid": consumer, "provider_uuid": provider, "root_uuid": root, "resources": amounts,
+                  "project_id": project_id, "user_id": user_id, "created_at": clock.now()}
+                 for provider, amounts in providers]
+    if len(providers) == 1 and providers[0][1] and connection.dialect.name == "postgresql":
+        values = _amounts(*providers[0]) | {f"new_{name}": value for name, value in allocated[0].items()}
+        if not connection.execute(_take_and_allocate(tuple(providers[0][1])), values).rowcount:
+            raise exception.ClaimLost(node=root, reason=_NO_ROOM)
+        return
+    for provider, amounts in providers:
         if not take(connection, provider, amounts):
-            raise exception.ClaimLost(node=root, reason="not enough free resources")
-    connection.execute(sa.insert(ALLOCATIONS), [
-        {"consumer_uuid": consumer, "provider_uuid": provider, "root_uuid": root, "resources": amounts,
-         "project_id": project_id, "user_id": user_id, "created_at": now}
-        for provider, amounts in sorted(providers.items())])
+            raise exception.ClaimLost(node=root, reason=_NO_ROOM)
+    connection.execute(sa.insert(ALLOCATIONS), allocated)
 
 
 def release(connection: sa.Connection, consumer: str, root: str | None = None) -> list[str]:
@@ -150,6 +156,17 @@ def _take(classes: tuple[str, ...]) -> sa.Update:
         INVENTORIES.c.provider_uuid == sa.bindparam("provider"), INVENTORIES.c.resource_class.in_(classes),
         after <= room, INVENTORIES.c.min_unit <= amount, INVENTORIES.c.max_unit >= amount,
         sa.or_(step <= 1, amount % sa.func.nullif(step, 0) == 0)).values(used=after)
+
+
+@functools.lru_cache(64)
+def _take_and_allocate(classes: tuple[str, ...]) -> sa.Insert:
+    """Return the INSERT of an allocation of PostgreSQL, which also increases the usage. It inserts nothing if an amount
+    is not available; the transaction must then be rolled back."""
+    taken = _take(classes).returning(INVENTORIES.c.resource_class).cte("taken")
+    names = [column.name for column in ALLOCATIONS.c if column.name not in ("numa_topology", "pci_devices")]
+    return sa.insert(ALLOCATIONS).from_select(names, sa.select(
+        *(sa.bindparam(f"new_{name}", type_=ALLOCATIONS.c[name].type) for name in names)).where(
+        sa.select(sa.func.count()).select_from(taken).scalar_subquery() == len(classes)))
 
 
 @functools.lru_cache(64)

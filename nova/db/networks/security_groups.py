@@ -62,9 +62,13 @@ def _with_rules(connection: sa.Connection, stored: Sequence[sa.Row[Any]]) -> lis
     return list(groups.values())
 
 
+def is_default(project_id: Any) -> sa.ColumnElement[bool]:
+    """Return the condition that a group is the default group of the project."""
+    return sa.and_(TABLE.c.project_id == project_id, TABLE.c.name == DEFAULT)
+
+
 def has_default(connection: sa.Connection, project_id: str) -> bool:
-    return connection.scalar(sa.select(TABLE.c.id).where(
-        TABLE.c.project_id == project_id, TABLE.c.name == DEFAULT)) is not None
+    return connection.scalar(sa.select(TABLE.c.id).where(is_default(project_id))) is not None
 
 
 def ensure_default(connection: sa.Connection, project_id: str) -> None:
@@ -76,7 +80,7 @@ def ensure_default(connection: sa.Connection, project_id: str) -> None:
     except exception.SecurityGroupExists as error:  # Another transaction inserted it at the same moment.
         raise db_exception.RetryRequest(error) from error
     group = sa.select(TABLE.c.id, *(DEFAULT_RULES.c[name] for name in _RULE)).select_from(
-        TABLE.join(DEFAULT_RULES, sa.true())).where(TABLE.c.project_id == project_id, TABLE.c.name == DEFAULT)
+        TABLE.join(DEFAULT_RULES, sa.true())).where(is_default(project_id))
     connection.execute(sa.insert(RULES).from_select(["parent_group_id", *_RULE], group.order_by(DEFAULT_RULES.c.id)))
 
 
@@ -210,8 +214,7 @@ def add_members(connection: sa.Connection, group_ids: Sequence[int], instance_uu
 
 _ADD_TO_DEFAULT = sa.insert(MEMBERS).from_select(["group_id", "instance_uuid"], sa.select(
     TABLE.c.id, INSTANCES.c.uuid).join_from(TABLE, INSTANCES, INSTANCES.c.uuid.in_(
-        sa.bindparam("uuids", expanding=True))).where(TABLE.c.project_id == sa.bindparam("project"),
-                                                      TABLE.c.name == DEFAULT))
+        sa.bindparam("uuids", expanding=True))).where(is_default(sa.bindparam("project"))))
 
 
 def add_to_default(connection: sa.Connection, project_id: str, instance_uuids: Sequence[str]) -> None:

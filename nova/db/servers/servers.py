@@ -47,12 +47,13 @@ def addresses_of(network_info: Sequence[Any]) -> str:
 def insert(connection: sa.Connection, instances: Sequence[Instance]) -> None:
     """Insert instances and set their ids, which may be part of the names of guests."""
     ids = connection.scalars(sa.insert(TABLE).returning(TABLE.c.id, sort_by_parameter_order=True),
-                             [_values(instance) for instance in instances])
+                             [values_of(instance) for instance in instances])
     for instance, number in zip(instances, ids, strict=True):
         instance.id = number
 
 
-def _values(instance: Instance) -> dict[str, Any]:
+def values_of(instance: Instance) -> dict[str, Any]:
+    """Return the values of a new instance by column."""
     values = rows.values_of(TABLE, instance)
     values["flavorid"] = instance.flavor.flavorid
     values["key_name"] = instance.key.name if instance.key else None

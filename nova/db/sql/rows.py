@@ -109,7 +109,7 @@ def count(connection: sa.Connection, table: sa.Table, *conditions: sa.ColumnElem
     return connection.scalar(sa.select(sa.func.count()).select_from(table).where(*conditions)) or 0
 
 
-def page(statement: sa.Select[Any], table: sa.Table, sort: list[tuple[str, str]], limit: int | None,
+def page(statement: sa.Select[Any], table: sa.Table, sort: Sequence[tuple[str, str]], limit: int | None,
          marker: sa.Row[Any] | None) -> sa.Select[Any]:
     """Return the statement ordered by ``sort`` (column, asc|desc), behind the marker row, with at most ``limit`` rows.
     The last sort column must be unique. Nulls sort first ascending and last descending on every database."""
@@ -119,11 +119,11 @@ def page(statement: sa.Select[Any], table: sa.Table, sort: list[tuple[str, str]]
         ordering = (null_rank, column) if column.nullable else (column,)
         statement = statement.order_by(*(part.desc() if direction == "desc" else part.asc() for part in ordering))
     if marker is not None:
-        statement = statement.where(_after(table, sort, marker))
+        statement = statement.where(after(table, sort, marker))
     return statement.limit(limit) if limit is not None else statement
 
 
-def _after(table: sa.Table, sort: list[tuple[str, str]], marker: sa.Row[Any]) -> sa.ColumnElement[bool]:
+def after(table: sa.Table, sort: Sequence[tuple[str, str]], marker: sa.Row[Any]) -> sa.ColumnElement[bool]:
     """Return the condition that a row is behind the marker row, with one term per column."""
     further: sa.ColumnElement[bool] = sa.false()
     for name, direction in reversed(sort):

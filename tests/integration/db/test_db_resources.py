@@ -46,6 +46,7 @@ from tests.unit.conductor.networks.test_fixed_ips import *  # noqa: F403
 from tests.unit.conductor.networks.test_legacy_networks import *  # noqa: F403
 from tests.unit.conductor.networks.test_network_hosts import *  # noqa: F403
 from tests.unit.conductor.networks.test_networks import *  # noqa: F403
+from tests.unit.conductor.networks.test_new_servers import *  # noqa: F403
 from tests.unit.conductor.networks.test_security_filters import *  # noqa: F403
 from tests.unit.conductor.networks.test_security_groups import *  # noqa: F403
 from tests.unit.conductor.servers.test_expressions import *  # noqa: F403

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import threading
 import uuid
 from typing import Any
@@ -77,10 +78,13 @@ def test_unchanged_report_only_reads(hosts: Books) -> None:
 
 def _tables(core: Books) -> list[str]:
     """Return the tables of nodes and inventories in the order of locks and writes."""
-    words = [statement.split() for statement in core.statements()]
-    held = ["compute_nodes" if line[:2] == ["SELECT", "compute_nodes.id"] and "IN" in line
-            else line[2] if line[0] in ("INSERT", "DELETE") else line[1] for line in words
-            if line[0] != "SELECT" or (line[1] == "compute_nodes.id" and "IN" in line)]
+    held = list[str]()
+    for statement in core.statements():
+        words = statement.split()
+        if words[0] == "SELECT":
+            held += ["compute_nodes"] if words[1] == "compute_nodes.id" and "IN" in words else []
+        else:  # PostgreSQL may write several tables by one statement
+            held += re.findall(r"\b(?:INSERT INTO|DELETE FROM|UPDATE) (\w+)", statement)
     return [table for table in held if table in ("compute_nodes", "inventories")]
 
 
