@@ -16,7 +16,7 @@ from nova.conductor.resources import addresses, server_volumes
 from nova.conductor.saga.engine import Engine
 from nova.conductor.saga.run import Run
 from nova.conf import CONF
-from nova.db.accounts import flavors, quotas
+from nova.db.accounts import quotas
 from nova.db.hosts import compute_nodes, services
 from nova.db.networks import new_servers, security_groups
 from nova.db.servers import actions, server_groups, servers
@@ -117,7 +117,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     """Write the servers. ``seen``, ``networks``: volumes and networks of external services that the caller may use."""
     project_id, user_id = ctx.project_id or "", ctx.user_id or ""
     with _as_bad_input(exception.FlavorNotFound):
-        flavor = flavors.get(connection, request.flavor_id, project_id)
+        account, flavor = quotas.account(connection, project_id, user_id, request.flavor_id)
     volume_backed = root_volume(request.block_devices) is not None
     check_image_fits(flavor, request.image, volume_backed)
     _check_disks(flavor, request, volume_backed)
@@ -135,8 +135,8 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     group_names = request.security_groups or [security_groups.DEFAULT]
     in_default = networks is None and group_names == [security_groups.DEFAULT]  # by one statement, without a read
     groups = [] if networks is not None or in_default else security_groups.resolve(connection, project_id, group_names)
-    room = quotas.room(connection, project_id, user_id, flavor.vcpus, flavor.memory_mb, request.min_count,
-                       request.max_count, len(requested_networks) if networks is None else 0)
+    room = quotas.room(connection, account, flavor.vcpus, flavor.memory_mb, request.min_count, request.max_count,
+                       len(requested_networks) if networks is None else 0)
     count = room.count
     _check_members(connection, group, project_id, count)
 

@@ -12,7 +12,9 @@ from nova import exception
 from nova.conf import CONF
 from nova.conf.quota import DEFAULTS
 from nova.db import tables
+from nova.db.accounts import flavors
 from nova.db.sql import rows
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 
@@ -172,54 +174,80 @@ def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Room:
-    """Servers that fit into a quota: ``count`` servers with usage ``each``, and the limits that apply."""
+class Account:
+    """Limits of a project and those set for a user in it, and their usage (by user id; "": the project) as read."""
 
     project_id: str
     user_id: str
-    count: int
-    per_server: dict[str, int]
     of_project: dict[str, int]
     of_user: dict[str, int]
+    used: dict[str, dict[str, int]]
 
 
-def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, min_count: int,
-         max_count: int, interfaces: int = 0) -> Room:
+def account(connection: sa.Connection, project_id: str, user_id: str, flavor_id: str) -> tuple[Account, Flavor]:
+    """Return limits and usage, and a flavor that the project may see, by one statement. Raises FlavorNotFound."""
+    stored = connection.execute(_account(), {
+        "project": project_id, "users": ["", user_id], "this": flavor_id}).all()
+    if not stored:
+        raise exception.FlavorNotFound(flavor_id=flavor_id)
+    project, user, used = configured(), dict[str, int](), dict[str, dict[str, int]]()
+    for row in sorted(stored, key=lambda row: row.project_id != _DEFAULT):
+        if row.limits is not None:
+            if row.user_id:
+                user = row.limits
+            else:
+                project |= row.limits
+        elif row.project_id is not None:
+            used[row.user_id] = {name: getattr(row, name) for name in COUNTED}
+    return Account(project_id, user_id, project, user, used), rows.to_object(Flavor, stored[0])
+
+
+@functools.cache
+def _account() -> sa.Select[Any]:
+    stored = _LIMITS_AND_USAGE.subquery("stored")
+    return flavors.visible_one(of_project=True).add_columns(*stored.c).join_from(
+        flavors.TABLE, stored, sa.true(), isouter=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """Servers that fit into a quota: ``count`` servers with usage ``per_server``, and the account with its limits."""
+
+    account: Account
+    count: int
+    per_server: dict[str, int]
+
+
+def room(connection: sa.Connection, account: Account, cores: int, ram: int, min_count: int, max_count: int,
+         interfaces: int = 0) -> Room:
     """Return the room for servers of ``cores`` and ``ram`` (MiB) each: as many as fit, at most ``max_count``. Nothing
     is locked or spent: :func:`take` does that as the last step of the transaction. Interfaces on the embedded networks
     (``interfaces`` of each server) are counted if they have a limit; then the rows are locked here. Raises OverQuota if
     not even ``min_count`` servers fit, QuotaLimit."""
-    project, user, used = configured(), dict[str, int](), dict[str, dict[str, int]]()
-    stored = connection.execute(_LIMITS_AND_USAGE, {"project": project_id, "users": ["", user_id]}).all()
-    for row in sorted(stored, key=lambda row: row.project_id != _DEFAULT):
-        if row.limits is None:
-            used[row.user_id] = {name: getattr(row, name) for name in COUNTED}
-        elif row.user_id:
-            user = row.limits
-        else:
-            project |= row.limits
+    project_id, user_id, project, used = account.project_id, account.user_id, account.of_project, account.used
     counted = interfaces > 0 and project["fixed_ips"] >= 0
     if counted or not {"", user_id} <= used.keys():  # The first servers of a project or user.
         used = lock(connection, project_id, ("", user_id))
     per_server = {"instances": 1, "cores": cores, "ram": ram}
     count = min(_room(project, used[""], per_server, min_count, max_count),
-                _room(user, used[user_id], per_server, min_count, max_count))
+                _room(account.of_user, used[user_id], per_server, min_count, max_count))
     if counted:
         check_interfaces(connection, project_id, project["fixed_ips"], count * interfaces)
-    return Room(project_id, user_id, count, per_server, project, user)
+    return Room(account, count, per_server)
 
 
 def take(connection: sa.Connection, reserved: Room) -> None:
     """Spend the reserved quota. If concurrent transactions have spent it meanwhile, the transaction runs again. Both
     rows stay locked until the transaction ends, which should be at once: all requests of a project need the first."""
     more = {name: amount * reserved.count for name, amount in reserved.per_server.items()}
-    values: dict[str, Any] = {"project": reserved.project_id, "user": reserved.user_id}
+    account = reserved.account
+    values: dict[str, Any] = {"project": account.project_id, "user": account.user_id}
     for name, amount in more.items():
         values[f"more_{name}"] = amount
-        for whose, limits_of in (("project", reserved.of_project), ("user", reserved.of_user)):
+        for whose, limits_of in (("project", account.of_project), ("user", account.of_user)):
             limit = limits_of.get(name, -1)
             values[f"{whose}_{name}"] = limit if limit >= 0 and amount > 0 else _UNLIMITED
-    if connection.execute(_take(), values).rowcount != len({"", reserved.user_id}):
+    if connection.execute(_take(), values).rowcount != len({"", account.user_id}):
         raise db_exception.RetryRequest(exception.OverQuota("Concurrent requests have used the quota."))
 
 

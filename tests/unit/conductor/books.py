@@ -14,6 +14,7 @@ from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.conductor.feeds.feed import FiltersFeed
 from nova.conf import CONF
 from nova.db import tables
+from nova.db.accounts import flavors, quotas
 from nova.db.servers import servers
 from nova.db.sql.engine import Database
 from nova.objects.accounts.flavor import Flavor
@@ -153,6 +154,15 @@ def at(node_uuid: str, **changes: Any) -> Selection:
 
 def flavor(name: str = "m1.tiny", **changes: Any) -> Flavor:
     return Flavor(**{"flavorid": name, "name": name, "memory_mb": 512, "vcpus": 1, "root_gb": 1, **changes})
+
+
+def account(connection: sa.Connection, project_id: str, user_id: str) -> quotas.Account:
+    """Return the limits and the usage of a project and a user in it, read with a flavor, which is created if needed."""
+    try:
+        return quotas.account(connection, project_id, user_id, "m1.tiny")[0]
+    except exception.FlavorNotFound:
+        flavors.create(connection, flavor())
+        return account(connection, project_id, user_id)
 
 
 def server(core: Core, host: str | None = None, project: str = "p1", **changes: Any) -> Instance:

@@ -13,12 +13,12 @@ from nova import exception
 from nova.conductor.endpoints.accounts import Quotas
 from nova.conductor.endpoints.networks import Networks
 from nova.db import tables
-from nova.db.accounts import quotas
+from nova.db.accounts import flavors, quotas
 from nova.db.networks import fixed_ips
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network, NetworkRequest
 from nova.objects.servers import states
-from tests.unit.conductor.books import Books, ctx, server, set_columns
+from tests.unit.conductor.books import Books, account, ctx, flavor, server, set_columns
 
 
 def _together(work: Callable[[], Any], times: int) -> list[Any]:
@@ -44,8 +44,8 @@ def _reserve(core: Books, least: int, most: int, project: str = "p1", user: str 
     return core.db.write(lambda connection: _spend(connection, project, user, cores, ram, least, most))
 
 
-def _spend(connection: sa.Connection, *wanted: Any) -> int:
-    found = quotas.room(connection, *wanted)
+def _spend(connection: sa.Connection, project: str, user: str, *wanted: Any) -> int:
+    found = quotas.room(connection, account(connection, project, user), *wanted)
     quotas.take(connection, found)
     return found.count
 
@@ -53,6 +53,24 @@ def _spend(connection: sa.Connection, *wanted: Any) -> int:
 def _usage(core: Books, user: str | None = None) -> dict[str, int]:
     used = core.db.read(lambda connection: quotas.usage(connection, "p1", user))
     return {name: used[name] for name in ("instances", "cores", "ram")}
+
+
+def test_account_is_read_with_a_flavor_that_the_project_may_see(core: Books) -> None:
+    private = flavor("private", is_public=False)
+    core.db.write(lambda connection: flavors.create(connection, private))
+    core.db.write(lambda connection: flavors.add_access(connection, "private", "p1"))
+    core.db.write(lambda connection: quotas.set_limits(connection, "p1", "u1", {"cores": 3}))
+    _reserve(core, 2, 2)
+    core.statements()
+    read, seen = core.db.read(lambda connection: quotas.account(connection, "p1", "u1", "private"))
+    assert len(core.statements()) == 1
+    assert (seen.flavorid, seen.is_public, read.of_user) == ("private", False, {"cores": 3})
+    assert read.used[""] == read.used["u1"] == {"instances": 2, "cores": 2, "ram": 1024}
+    new, _flavor = core.db.read(lambda connection: quotas.account(connection, "p1", "u9", "private"))
+    assert (set(new.used), new.of_user, new.of_project["cores"]) == ({""}, {}, 20)
+    for project, name in (("p2", "private"), ("p1", "missing")):
+        with pytest.raises(exception.FlavorNotFound, match=name):
+            core.db.read(lambda connection, of=project, name=name: quotas.account(connection, of, "u1", name))
 
 
 # --- limits ----------------------------------------------------------------------------------
@@ -159,7 +177,7 @@ def test_reservation_is_retried_if_usage_grows_during_the_transaction(core: Book
     overtaken = [True]
 
     def transaction(connection: sa.Connection) -> int:
-        found = quotas.room(connection, "p1", "u1", 1, 512, 1, 2)
+        found = quotas.room(connection, account(connection, "p1", "u1"), 1, 512, 1, 2)
         if overtaken.pop():
             quotas.spend(connection, "p1", "u1", instances=1, cores=1, ram=512)
             overtaken.append(False)

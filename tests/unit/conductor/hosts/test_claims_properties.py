@@ -21,6 +21,7 @@ from nova.db.sql.engine import Database
 from nova.objects.base import new_uuid
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
 from nova.objects.hosts.scheduling import Selection
+from tests.unit.conductor.books import account
 from tests.unit.databases import new_database
 
 NODES = ("n1", "n2", "n3")
@@ -127,7 +128,7 @@ class Claims(RuleBasedStateMachine):
         consumer = new_uuid()
 
         def transaction(connection: sa.Connection) -> None:
-            quotas.take(connection, quotas.room(connection, project, "u", 1, 1, 1, 1))
+            quotas.take(connection, quotas.room(connection, account(connection, project, "u"), 1, 1, 1, 1))
             self._take(connection, consumer, claim, project)
 
         expected: Any = None

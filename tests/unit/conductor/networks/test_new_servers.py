@@ -1,4 +1,4 @@
-"""Rows of new servers; tests/integration/db runs the same tests on PostgreSQL, which needs one statement for a server."""
+"""Rows of new servers. tests/integration/db runs these tests on PostgreSQL, which needs one statement for a server."""
 
 from __future__ import annotations
 
