@@ -18,6 +18,7 @@ from typing import Any
 import requests
 
 from tests.crash import verbs
+from tests.http_session import Session
 from tests.integration.cluster import Cluster
 from tests.integration.volumes.embedded_shares import new_share
 
@@ -219,7 +220,7 @@ class Storm:
 
     # --- a client ----------------------------------------------------------------------------------
     def _client(self, number: int) -> None:
-        session = requests.Session()
+        session = Session()
         for index, operation in enumerate(self.plan.operations[number]):
             if self._is_over():
                 self.note(f"client {number} ends {len(self.plan.operations[number]) - index} requests early")

@@ -2,8 +2,7 @@
 
 import uuid
 
-import requests
-
+from tests.http_session import Session
 from tests.polling import poll
 
 NO_IMAGE = None
@@ -41,8 +40,7 @@ class Client:
         self.url = url
         self.project = project
         self.version = version
-        self.session = requests.Session()
-        self.session.trust_env = False  # proxies and .netrc of the environment are read for each request otherwise
+        self.session = Session()
         self.request_id = None
         self.answered = None
         self.session.headers.update({

@@ -11,12 +11,12 @@ from typing import Any
 from urllib.parse import quote
 
 import psutil
-import requests
 
 from nova import conf
 from nova.db import audit
 from nova.db.sql.engine import Database
 from tests.functional.refusals import KEY
+from tests.http_session import Session
 from tests.integration.allinone import start_allinone
 from tests.integration.client import Client
 from tests.integration.processes import Process
@@ -52,7 +52,7 @@ class World:
         self.user_data = uuid.uuid4().hex * 2  # valid base64
         self.secrets.append(self.user_data)
         self.things: dict[str, dict[str, str]] = {}
-        self.session = requests.Session()
+        self.session = Session()
 
     def client(self, project: str) -> Client:
         made = Client(f"{self.url}/v2.1", user=project, project=project)

@@ -7,6 +7,7 @@ from typing import Any
 
 import requests
 
+from tests.http_session import Session
 from tests.integration.processes import eventually
 
 NEWEST = "2.104"
@@ -19,7 +20,7 @@ class Client:
     def __init__(self, url: str, user: str = "tester", project: str = "p" * 32, roles: str = "admin") -> None:
         self.url = url
         self.image_id = ""
-        self._session = requests.Session()
+        self._session = Session()
         self._session.headers.update({"X-Auth-Token": f"{user}:{project}", "X-Roles": roles})
 
     def sign_in(self, token: str) -> None:

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 
 import os_resource_classes
-import os_traits
 
 from nova import exception
 from nova.api.validation.keywords import matcher
@@ -61,6 +60,8 @@ _CUSTOM = re.compile("CUSTOM_[A-Z0-9_]+")
 
 @functools.cache
 def _traits() -> frozenset[str]:
+    import os_traits  # costs two megabytes, which processes without such flavors save
+
     return frozenset(os_traits.get_traits())
 
 

@@ -4,7 +4,6 @@ import functools
 from collections.abc import Collection
 
 import os_resource_classes
-import os_traits
 import sqlalchemy as sa
 
 from nova import exception
@@ -22,6 +21,8 @@ _WHAT = {TRAIT: "trait", RESOURCE_CLASS: "resource class"}
 
 @functools.cache
 def standard(kind: str) -> frozenset[str]:
+    import os_traits  # costs two megabytes, which conductors without clients of the Placement API save
+
     return frozenset(os_traits.get_traits() if kind == TRAIT else os_resource_classes.STANDARDS)
 
 

@@ -97,7 +97,8 @@ metadata = sa.MetaData()
 
 
 def table(name: str, *items: Any) -> sa.Table:
-    return sa.Table(name, metadata, *items, mysql_engine="InnoDB", mysql_charset="utf8mb4", mysql_collate="utf8mb4_bin")
+    """Return a table for statements. Migrations create it, with the options of MariaDB that would load its dialect."""
+    return sa.Table(name, metadata, *items)
 
 
 def times() -> tuple[sa.Column[Any], sa.Column[Any]]:
