@@ -67,7 +67,7 @@ def _visible(is_public: bool | None, of_project: bool, sort: tuple[tuple[str, st
 
 
 @functools.cache
-def visible_one(of_project: bool, lock: bool = False) -> sa.Select[Any]:
+def visible(of_project: bool, lock: bool = False) -> sa.Select[Any]:
     """Return a select of the flavor ``this``, perhaps only if the project ``project`` may see it."""
     statement = sa.select(TABLE).where(TABLE.c.flavorid == sa.bindparam("this"))
     if of_project:
@@ -79,7 +79,7 @@ def get(connection: sa.Connection, flavorid: str, project_id: str | None = None,
     """Return a flavor. Raises FlavorNotFound, also for a private flavor to which ``project_id`` (if given) has no
     access."""
     wanted = {"this": flavorid} if project_id is None else {"this": flavorid, "project": project_id}
-    return rows.first(connection, Flavor, visible_one(project_id is not None, lock),
+    return rows.first(connection, Flavor, visible(project_id is not None, lock),
                       exception.FlavorNotFound(flavor_id=flavorid), wanted)
 
 

@@ -205,7 +205,7 @@ def account(connection: sa.Connection, project_id: str, user_id: str, flavor_id:
 @functools.cache
 def _account() -> sa.Select[Any]:
     stored = _LIMITS_AND_USAGE.subquery("stored")
-    return flavors.visible_one(of_project=True).add_columns(*stored.c).join_from(
+    return flavors.visible(of_project=True).add_columns(*stored.c).join_from(
         flavors.TABLE, stored, sa.true(), isouter=True)
 
 

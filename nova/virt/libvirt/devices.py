@@ -69,7 +69,7 @@ class HotplugRole(Role):
             try:
                 if live is not None and find(live) is None:
                     item = build([live, config])
-                    self._guests.on_domain(uuid, lambda domain: domain.attachDeviceFlags(text_of(item), _LIVE))
+                    self._attach_live(uuid, item)
                     live, config = definitions(self._guests, uuid)
                 if find(config) is None:
                     there = find(live) if live is not None else None
@@ -79,6 +79,9 @@ class HotplugRole(Role):
             except libvirt.libvirtError as error:
                 self._guests.forget_keys(uuid)
                 raise exception.DeviceAttachFailed(device=name, reason=error.get_error_message()) from error
+
+    def _attach_live(self, uuid: str, item: ET.Element) -> None:
+        self._guests.on_domain(uuid, lambda domain: domain.attachDeviceFlags(text_of(item), _LIVE))
 
     def _detach(self, uuid: str, name: str, find: Finder) -> None:
         """Detach a device. Succeeds if the device or the guest is not there. Raises DeviceDetachFailed."""

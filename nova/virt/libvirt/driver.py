@@ -102,7 +102,7 @@ class ContainerDriver(LibvirtDriver):
         guests = self._containers
         return {"guests": guests, "disks": Disks(guests), "power": BasicPower(guests),
                 "consoles": container_roles.Consoles(guests), "snapshots": container_roles.Snapshots(guests),
-                "volumes": container_roles.Volumes(guests), "interfaces": Interfaces(guests),
+                "volumes": container_roles.Volumes(guests), "interfaces": container_roles.Interfaces(guests),
                 "cold_migration": container_roles.ColdMigration(guests)}
 
     def start(self, on_event: EventHandler) -> None:

@@ -171,6 +171,17 @@ def volume(path: pathlib.Path, size_mb: int) -> BlockDevice:
                        connection=VolumeConnection(volume_id="v", path=str(path)))
 
 
+def test_interface_is_attached_to_a_container_that_has_just_started(driver: Any, images: pathlib.Path) -> None:
+    """libvirt learns the first process of a container some time after its start, and refuses devices before that."""
+    instance = container(network_info=[vif(1)])
+    boot(driver, instance, images)
+    for number in range(5):
+        driver.interfaces.attach(instance, vif(2))
+        driver.interfaces.detach(instance, vif(2))
+        if number < 4:
+            driver.power.reboot(instance, hard=True, timeout=0)
+
+
 def test_container_has_interfaces_volumes_and_limits(serial: None, driver: Any, images: pathlib.Path,
                                                      daemon: PrivateLibvirt) -> None:
     first, second = vif(1), vif(2)

@@ -69,6 +69,7 @@ def test_server_on_vmware(place: pathlib.Path) -> None:
             api.action(server, "createImage", {"name": "copy"})
             eventually(lambda: any(item["name"] == "copy" and item["status"] == "ACTIVE"
                                    for item in api.get("/images/detail", "2.35")["images"]), 60, "the image is made")
+            eventually(lambda: api.show(server)["OS-EXT-STS:task_state"] is None, 60, "the snapshot ends")
             api.action(server, "resize", {"flavorRef": "small"})
             api.wait(server, "VERIFY_RESIZE", 60)
             api.action(server, "revertResize")

@@ -5,9 +5,12 @@ import errno
 import fcntl
 import logging
 import os
+import time
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
 import libvirt
+import libvirt_lxc
 
 from nova import exception
 from nova.common.files import text_of
@@ -29,19 +32,39 @@ from nova.virt.libvirt.xml.layout import serial_of
 LOG = logging.getLogger(__name__)
 
 _GIB = 1 << 30
+# Timeout in seconds for libvirt to receive the first process of a container, and the interval of polls.
+_START_TIMEOUT, _POLL_INTERVAL = 15.0, 0.1
 # Requests of ioctl: FIFREEZE and FITHAW.
 _FREEZE, _THAW = 0xC0045877, 0xC0045878
+
+
+def _first_process(domain: libvirt.virDomain) -> str | None:
+    """Return the id of the container's first process, or None if the container does not run."""
+    if not domain.isActive():
+        return None
+    controller = domain.ID()  # a process whose child is the first process
+    with open(f"/proc/{controller}/task/{controller}/children", encoding="ascii") as file:
+        return next(iter(file.read().split()), None)
+
+
+def _libvirt_follows(domain: libvirt.virDomain) -> bool:
+    """Return True if libvirt has the namespaces of the container, and not none or those of its earlier run."""
+    init = _first_process(domain)
+    try:
+        opened = libvirt_lxc.lxcOpenNamespace(domain, 0) if init else []
+    except libvirt.libvirtError:
+        return False
+    try:
+        return any(os.readlink(f"/proc/self/fd/{number}") == os.readlink(f"/proc/{init}/ns/net") for number in opened)
+    finally:
+        for number in opened:
+            os.close(number)
 
 
 def open_root(domain: libvirt.virDomain) -> int | None:
     """Return a file descriptor of the container's root directory, or None if the container does not run or its first
     process has another root directory. A frozen file system of the host would stop the host."""
-    if not domain.isActive():
-        return None
-    # The number of the domain is the process that controls the container, with the first process as its child.
-    controller = domain.ID()
-    with open(f"/proc/{controller}/task/{controller}/children", encoding="ascii") as file:
-        init = next(iter(file.read().split()), None)
+    init = _first_process(domain)
     if init is None:
         return None
     root = os.open(f"/proc/{init}/root", os.O_RDONLY | os.O_DIRECTORY)
@@ -89,6 +112,16 @@ class Consoles(roles.Consoles):
             raise exception.GuestNotRunning(instance_uuid=uuid)
         port = self._reader.port(uuid) if protocol == SERIAL else None
         return ConsoleAddress(host=CONF.serial_console.proxyclient_address, port=port) if port else None
+
+
+class Interfaces(devices.Interfaces):
+    def _attach_live(self, uuid: str, item: ET.Element) -> None:
+        """Attach an interface as soon as libvirt has received the first process of a container that has just started.
+        Before, it refuses interfaces or puts them into the namespace of a process that has ended."""
+        deadline = time.monotonic() + _START_TIMEOUT
+        while not self._guests.on_domain(uuid, _libvirt_follows) and time.monotonic() < deadline:
+            time.sleep(_POLL_INTERVAL)
+        super()._attach_live(uuid, item)
 
 
 class Snapshots(Role, guest_driver.Snapshots):
