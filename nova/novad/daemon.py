@@ -180,10 +180,8 @@ class Daemon:
         return [] if wanted and not here else self.deployer.plan(here)
 
     def _assignments(self, peers: Sequence[Peer], kind: Any, versions: dict[str, str], names: Sequence[str] = (),
-                **more: Any) -> list[NodeAssignment]:
+                     **more: Any) -> list[NodeAssignment]:
         """Return the assignments of the other nodes, without nodes that have none of the named components."""
-        if self.coordinator is None:
-            return []
         places = [self.options.place, *(peer.place for peer in peers)]
         assignments: list[NodeAssignment] = []
         for peer in peers:
@@ -243,16 +241,15 @@ class Daemon:
         changes = history.changes_restored(self.journal, ident)
         self._done(self.deployer.run(history.RESTORE, changes, progress), progress)
 
-    def prune(self, keep: int | None = None) -> list[Backup]:
+    def prune(self) -> list[Backup]:
         """Remove backups that are neither among the newest of their component nor recent; return them."""
         with self.deployer.changing(deploy.PRUNE):
             oldest = time.time() - self.options.keep_days * _DAY
-            least = self.options.keep_backups if keep is None else keep
             seen: collections.Counter[str] = collections.Counter()
             dropped = []
             for backup in self.journal.backups():
                 seen[backup.component] += 1
-                if seen[backup.component] > least and backup.made < oldest:
+                if seen[backup.component] > self.options.keep_backups and backup.made < oldest:
                     dropped.append(backup)
             for backup in reversed(dropped):  # The oldest backup first, so that an interruption keeps the newest ones.
                 self.journal.drop_backup(backup.id, containers.BACKUP)

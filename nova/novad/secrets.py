@@ -42,12 +42,11 @@ class Secrets:
     def names(self) -> list[str]:
         return sorted(path.name for path in self.directory.iterdir() if not path.name.startswith("."))
 
-    def make(self, wanted: Mapping[str, Secret]) -> list[str]:
-        """Generate missing secrets; return their names."""
-        made = [name for name in sorted(wanted) if not (self.directory / name).exists()]
-        for name in made:
-            self.renew(name, wanted[name])
-        return made
+    def make(self, wanted: Mapping[str, Secret]) -> None:
+        """Generate missing secrets."""
+        for name, how in wanted.items():
+            if not (self.directory / name).exists():
+                self.renew(name, how)
 
     def renew(self, name: str, how: Secret, value: str | None = None) -> None:
         """Replace a secret by ``value`` or a random one."""

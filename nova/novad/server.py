@@ -25,8 +25,8 @@ from nova.novad import signing
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.client import ANSWERED
 from nova.novad.daemon import Daemon
-from nova.novad.deployment.changes import former_digest
 from nova.novad.deployment.containers import Progress
+from nova.novad.deployment.history import former_digest
 from nova.novad.deployment.journal import Backup, Change, JournalFault
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, RuntimeFault, shortened
 from nova.novad.masking import MASK, MaskedStream
@@ -67,9 +67,11 @@ class Server:
         self._local = self._made([])
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         where = options.listen.removeprefix("tcp://")
+        key, certificate, authority = (pathlib.Path(path).read_bytes() if path else None
+                                       for path in (options.tls_key, options.tls_cert, options.client_ca))
         try:
-            self.port = self._network.add_secure_port(where, _credentials(options)) if options.tls_cert else \
-                self._network.add_insecure_port(where)
+            self.port = self._network.add_insecure_port(where) if certificate is None else self._network.add_secure_port(
+                where, grpc.ssl_server_credentials([(key, certificate)], authority, authority is not None))
         except RuntimeError:
             self.port = 0
         if not self.port:
@@ -110,12 +112,6 @@ class Server:
         self._health.enter_graceful_shutdown()
         for ended in [self._network.stop(seconds), self._local.stop(seconds)]:
             ended.wait()
-
-
-def _credentials(options: Options) -> grpc.ServerCredentials:
-    key, certificate, authority = (pathlib.Path(path).read_bytes() if path else None
-                                   for path in (options.tls_key, options.tls_cert, options.client_ca))
-    return grpc.ssl_server_credentials([(key, certificate)], authority, bool(options.client_ca))
 
 
 class _Login(grpc.ServerInterceptor):
@@ -175,29 +171,23 @@ def handler(service: str, servicer: object) -> grpc.GenericRpcHandler:
     def handled(method: Any) -> grpc.RpcMethodHandler:
         act = getattr(servicer, method.name)
         def responses(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with _as_status(context):
+            try:
                 if method.server_streaming:
                     yield from act(request, context)
                 else:  # gRPC transmits a single response like a stream of one message.
                     yield act(request, context)
+            except ReportedError as error:
+                code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+                context.set_trailing_metadata(((ANSWERED, type(error).__name__),))
+                context.abort(code, shortened(error.message))
+            except OSError as error:  # For example, a full disk.
+                LOG.exception("The request failed with an operating system error")
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, shortened(f"{os_error_text(error)}."))
         return grpc.unary_stream_rpc_method_handler(responses, getattr(pb, method.input_type.name).FromString,
                                                     getattr(pb, method.output_type.name).SerializeToString)
     described = pb.DESCRIPTOR.services_by_name[service]
     return grpc.method_handlers_generic_handler(
         described.full_name, {method.name: handled(method) for method in described.methods})
-
-
-@contextlib.contextmanager
-def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
-    try:
-        yield
-    except ReportedError as error:
-        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
-        context.set_trailing_metadata(((ANSWERED, type(error).__name__),))
-        context.abort(code, shortened(error.message))
-    except OSError as error:  # For example, a full disk.
-        LOG.exception("The request failed with an operating system error")
-        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, shortened(f"{os_error_text(error)}."))
 
 
 def _stream(act: Callable[[_Servicer, Any, Progress], list[str] | None]) -> Callable[
@@ -206,7 +196,6 @@ def _stream(act: Callable[[_Servicer, Any, Progress], list[str] | None]) -> Call
     its result. ``act`` runs to its end even without its client."""
     def method(servicer: _Servicer, request: Any, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         reports = queue.SimpleQueue[pb.Progress | BaseException | None]()
-
         def work() -> None:
             try:
                 changed = act(servicer, request,
@@ -216,15 +205,10 @@ def _stream(act: Callable[[_Servicer, Any, Progress], list[str] | None]) -> Call
                 reports.put(None)
             except BaseException as error:  # For the client; the deployer has logged the error and rolled back.
                 reports.put(error)
-
         threading.Thread(target=work, name="change", daemon=True).start()
-        while context.is_active():
-            try:
-                report = reports.get(timeout=1.0)
-            except queue.Empty:
-                continue
-            if report is None:
-                return
+        if not context.add_callback(lambda: reports.put(None)):  # The client is gone.
+            return
+        for report in iter(reports.get, None):
             if isinstance(report, ReportedError | OSError):
                 raise report
             if isinstance(report, BaseException):
@@ -232,7 +216,6 @@ def _stream(act: Callable[[_Servicer, Any, Progress], list[str] | None]) -> Call
                 context.abort(grpc.StatusCode.INTERNAL, shortened(
                     f"{type(report).__name__}: {report}") + " (a bug; novad's log shows where)")
             yield report
-
     return method
 
 

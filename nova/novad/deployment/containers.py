@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
 from nova.common.errors import NotKnown, ReportedError, os_error_text
-from nova.novad.deployment.changes import volumes_of
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal
 from nova.novad.errors import Cancelled, Failed, ImageFault, RuntimeFault
@@ -224,24 +223,23 @@ class Containers:
                          f"{self.secrets.masker().text(words).strip()[-_WORDS:]}")
 
     # --- restoration of the state before a change ---------------------------------------------------
-    def backup_path(self, change: Change) -> str:
-        """Return the path of the backup that a change restores. Raises NotKnown."""
-        for backup in self.journal.backups(change.name):
-            if backup.id == change.restore:
-                return backup.path
-        raise NotKnown(f"Backup {change.restore} of {change.name} does not exist.")
-
-    def restore_backup(self, change: Change) -> None:
-        """Restore the volumes from the backup of a change. A dump is read later, by the running component."""
-        path = self.backup_path(change) if change.restore else ""
-        self._restore_volumes(change, "" if path and self.data.dump(path).exists() else path)
+    def restore_backup(self, change: Change) -> str:
+        """Restore the volumes from the backup of a change. A dump is read later, by the running component: return the
+        path of its backup, or "". Raises NotKnown."""
+        backup = self.journal.backup(change.restore) if change.restore else None
+        if change.restore and not (backup and backup.path):
+            raise NotKnown(f"Backup {change.restore} of {change.name} does not exist.")
+        path = backup.path if backup else ""
+        dump = path if path and self.data.dump(path).exists() else ""
+        self._restore_volumes(change, "" if dump else path)
+        return dump
 
     def _restore_volumes(self, change: Change, path: str) -> None:
         """Restore the volumes in the backup at ``path`` ("": none); clear the others, which had no data then."""
         if path:
             self.data.restore(change.name, path)
         restored = self.data.volumes_in(path) if path else ()
-        for volume in volumes_of(change):
+        for volume in change.volumes:
             if volume.backup and volume.name not in restored:
                 self.data.clear(change.name, volume.name)
 
@@ -334,24 +332,20 @@ def _get(health: Health) -> None:
     url = urllib.parse.urlsplit(health.http)
     kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
     late = threading.Event()
-    connection = None
     try:
-        connection = kind(url.hostname or "", url.port, timeout=health.timeout)
-        connection.connect()
-        # The timeout covers the whole response: one that arrives byte by byte counts as none.
-        timer = threading.Timer(health.timeout, _end, (connection.sock, late))
-        timer.start()
-        try:
-            connection.request("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""))
-            status = connection.getresponse().status
-        finally:
-            timer.cancel()
+        with contextlib.closing(kind(url.hostname or "", url.port, timeout=health.timeout)) as connection:
+            connection.connect()
+            # The timeout covers the whole response: one that arrives byte by byte counts as none.
+            timer = threading.Timer(health.timeout, _end, (connection.sock, late))
+            timer.start()
+            try:
+                connection.request("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""))
+                status = connection.getresponse().status
+            finally:
+                timer.cancel()
     except (OSError, ValueError, http.client.HTTPException) as error:
         why = f"no answer in {health.timeout:g} seconds" if late.is_set() else str(error) or type(error).__name__
         raise Unhealthy(f"{health.http} does not answer: {why}") from None
-    finally:
-        if connection is not None:
-            connection.close()
     if status >= 500:
         raise Unhealthy(f"{health.http} answers {status}")
 

@@ -121,8 +121,10 @@ class Data:
             raise ReportedError(f"The backup {source} does not exist.")
         for copy in sorted(source / volume for volume in self.volumes_in(place)):
             target = self.volume(name, copy.name).resolve()
-            if target.is_mount():
-                _refill(copy, target)
+            if not _run("mountpoint", "--quiet", str(target)):  # It cannot be replaced.
+                for path in target.iterdir():
+                    _remove(path)
+                _copy(copy, target)
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             # Only leftovers of this copy: a moved volume may have unrelated files beside it.
@@ -137,14 +139,7 @@ class Data:
                 _remove(target)  # The backup has all volumes.
             _copy(copy, fresh)
             if target.exists():
-                try:
-                    target.rename(old)
-                except OSError as error:
-                    if error.errno != errno.EBUSY:
-                        raise
-                    _remove(fresh)
-                    _refill(copy, target)  # Another file system is mounted there.
-                    continue
+                target.rename(old)
             fresh.rename(target)
             _remove(old)
 
@@ -207,13 +202,6 @@ def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stderr.strip().splitlines() or ["it says nothing"]
     return lines[-1].rpartition(": ")[2][:_WORDS] if done.returncode else ""
-
-
-def _refill(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Restore into a directory that cannot be replaced, because it is a mount point."""
-    for path in target.iterdir():
-        _remove(path)
-    _copy(source, target)
 
 
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:

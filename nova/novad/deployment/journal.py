@@ -18,7 +18,7 @@ import msgspec
 
 from nova.common.errors import ReportedError
 from nova.common.structs import compile_once
-from nova.novad.platform import Component
+from nova.novad.platform import Component, Volume
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -75,6 +75,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     after: Deployed | None = None
     restore: int = 0
     state: int = 0
+
+    @property
+    def volumes(self) -> list[Volume]:
+        """Return the volumes that the component has before or after the change."""
+        return [*{volume.name: volume for deployed in (self.after, self.before) if deployed is not None
+                  for volume in deployed.component.volumes}.values()]
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,6 +304,10 @@ class Journal:
         """Return backups, the newest first."""
         return self._structs(Backup, "select * from backups where (? is null or component = ?) and (? or path != '') "
                                      "order by id desc", component, component, dropped)
+
+    def backup(self, ident: int) -> Backup | None:
+        """Return a backup, also a removed one."""
+        return next(iter(self._structs(Backup, "select * from backups where id = ?", ident)), None)
 
     def drop_backup(self, ident: int, kind: str) -> None:
         """Mark a backup as deleted, so that a restore reports it; record its directory for cleanup, as ``kind``."""

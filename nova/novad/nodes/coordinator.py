@@ -358,16 +358,12 @@ class Coordinator:
                 return act(item)
             except ReportedError as error:
                 return error
-        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
-            return list(pool.map(safely, items))
+        return self._all(items, safely)
 
     def _all(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
-        """Return all results. Raises the first error."""
-        answers = self._concurrently(items, act)
-        for answer in answers:
-            if isinstance(answer, ReportedError):
-                raise answer
-        return answers
+        """Run ``act`` for all items concurrently; return the results. Raises the error of the first failed item."""
+        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
+            return [future.result() for future in [pool.submit(act, item) for item in items]]
 
 
 def _longest(assignment: Assignment) -> float:

@@ -130,7 +130,8 @@ class Podman:
         options: dict[str, Any] = {
             "name": wanted.name, "environment": dict(wanted.env), "labels": dict(wanted.labels), "init": True,
             "mounts": [{"type": "bind", "source": str(mount.source), "target": mount.destination,
-                        "read_only": "ro" in mount.options, **_propagation(mount.options)}
+                        "read_only": "ro" in mount.options,
+                        **{"propagation": option for option in mount.options if option in ("rshared", "rslave")}}
                        for mount in wanted.mounts if not set(CONFINED) <= set(mount.options)],
             # The library passes these options on with ``volumes`` alone, by source.
             "volumes": {str(mount.source): {"bind": mount.destination, "extended_mode": ["rbind", *mount.options]}
@@ -289,10 +290,6 @@ def _exists(client: PodmanClient, path: str) -> bool:
         return False
     answer.raise_for_status()
     return True
-
-
-def _propagation(options: tuple[str, ...]) -> dict[str, str]:
-    return next(({"propagation": option} for option in options if option in ("rshared", "rslave")), {})
 
 
 def _seconds(text: str | None) -> float:
