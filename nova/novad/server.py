@@ -32,7 +32,6 @@ from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, RuntimeFault,
 from nova.novad.masking import MASK, MaskedStream
 from nova.novad.nodes.coordinator import Away, Coordinator
 from nova.novad.nodes.participant import Assignment
-from nova.novad.options import Options
 from nova.novad.platform import Bind, Volume
 from nova.novad.release.updates import Updates
 
@@ -67,13 +66,15 @@ class Server:
         self._local = self._made([])
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         where = options.listen.removeprefix("tcp://")
-        key, certificate, authority = (pathlib.Path(path).read_bytes() if path else None
-                                       for path in (options.tls_key, options.tls_cert, options.client_ca))
-        try:
-            self.port = self._network.add_insecure_port(where) if certificate is None else self._network.add_secure_port(
-                where, grpc.ssl_server_credentials([(key, certificate)], authority, authority is not None))
-        except RuntimeError:
-            self.port = 0
+        self.port = 0
+        with contextlib.suppress(RuntimeError):
+            if options.tls_cert:
+                key, certificate, authority = (pathlib.Path(path).read_bytes() if path else None
+                                               for path in (options.tls_key, options.tls_cert, options.client_ca))
+                credentials = grpc.ssl_server_credentials([(key, certificate)], authority, bool(options.client_ca))
+                self.port = self._network.add_secure_port(where, credentials)
+            else:
+                self.port = self._network.add_insecure_port(where)
         if not self.port:
             raise Refused(f"{options.listen} is in use or not an address of this machine.")
         for path in (str(options.socket), *([launcher] if launcher else [])):
@@ -177,7 +178,8 @@ def handler(service: str, servicer: object) -> grpc.GenericRpcHandler:
                 else:  # gRPC transmits a single response like a stream of one message.
                     yield act(request, context)
             except ReportedError as error:
-                code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+                code = next((code for kind, code in _CODES.items() if isinstance(error, kind)),
+                            grpc.StatusCode.INTERNAL)
                 context.set_trailing_metadata(((ANSWERED, type(error).__name__),))
                 context.abort(code, shortened(error.message))
             except OSError as error:  # For example, a full disk.
