@@ -29,11 +29,11 @@ from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.history import former_digest
 from nova.novad.deployment.journal import Backup, Change, JournalFault
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, RuntimeFault, shortened
-from nova.novad.masking import MASK, MaskedStream
 from nova.novad.nodes.coordinator import Away, Coordinator
 from nova.novad.nodes.participant import Assignment
 from nova.novad.platform import Bind, Volume
 from nova.novad.release.updates import Updates
+from nova.novad.secrets import MASK, MaskedStream
 
 LOG = logging.getLogger(__name__)
 
@@ -194,8 +194,7 @@ def handler(service: str, servicer: object) -> grpc.GenericRpcHandler:
 
 def _stream(act: Callable[[_Servicer, Any, Progress], list[str] | None]) -> Callable[
         [Any, Any, grpc.ServicerContext], Iterator[pb.Progress]]:
-    """Return the method of a servicer that runs ``act`` (servicer, request, progress) and yields its progress, finally
-    its result. ``act`` runs to its end even without its client."""
+    """Return the method of a servicer that yields the progress of ``act``, which ends even if the client leaves."""
     def method(servicer: _Servicer, request: Any, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         reports = queue.SimpleQueue[pb.Progress | BaseException | None]()
         def work() -> None:

@@ -18,10 +18,9 @@ from nova.common.errors import NotKnown, ReportedError, os_error_text
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal
 from nova.novad.errors import Cancelled, Failed, ImageFault, RuntimeFault
-from nova.novad.masking import MaskedStream
 from nova.novad.platform import Health, fill
 from nova.novad.runtime.podman import COMPONENT, CONFINED, DEPLOYMENT, PLATFORM, Image, Mount, Podman, Wanted
-from nova.novad.secrets import Secrets
+from nova.novad.secrets import MaskedStream, Secrets
 
 LOG = logging.getLogger(__name__)
 
@@ -45,8 +44,7 @@ class Unhealthy(ReportedError):
 
 @dataclasses.dataclass(frozen=True)
 class Containers:
-    """The containers of a platform. Methods can be repeated after an interruption. ``platform``: returns its current
-    name; ``ending``: set when waiting must stop."""
+    """The containers of the platform that ``platform`` names. Methods can be repeated. ``ending``: ends waiting."""
 
     platform: Callable[[], str]
     journal: Journal
@@ -128,8 +126,7 @@ class Containers:
             raise type(error)(self.secrets.masker().text(error.message)) from None
 
     def wait(self, deployed: Deployed) -> None:
-        """Wait until a component is healthy for the first time. Raises Failed after ``start`` seconds or when the
-        container exits, and Cancelled when novad stops."""
+        """Wait until a component is healthy. Raises Failed after ``start`` seconds or if it exits, and Cancelled."""
         how = deployed.component.health
         begun = time.monotonic()
         while not self.ending.is_set():
@@ -286,8 +283,7 @@ class Containers:
                 *([CleanupTask(kind=SECRETS, name="")] if secrets else [])]
 
     def tasks_after(self, changes: Sequence[Change], undone: bool = False) -> list[CleanupTask]:
-        """Return the cleanup after these changes (or after they are undone): files of removed components, networks that
-        no component uses any more, and the old values of secrets."""
+        """Return the cleanup after these changes, or their undo: files, unused networks and old values of secrets."""
         deployed = {**self.journal.components(),
                     **{change.name: change.before if undone else change.after for change in changes}}
         touched = _networks([state for change in changes for state in (change.before, change.after)])

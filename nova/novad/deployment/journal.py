@@ -131,8 +131,7 @@ class Participation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of a component before ``deployment``. ``writer``: the deployment of the component that wrote them.
-    ``path``: below the data directory; "" after the copy was removed."""
+    """The data of a component before ``deployment``, written by deployment ``writer``. ``path``: "" if removed."""
 
     id: int
     component: str

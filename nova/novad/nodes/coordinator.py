@@ -62,8 +62,7 @@ class Away(ReportedError):
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """An accepted node that responds. ``place``: the name and roles by which this control node accepted the node;
-    ``steered``: True if a control node assigns its components."""
+    """An accepted node that responds. ``place``: as it was accepted; ``steered``: a control node assigns components."""
 
     url: str
     place: Place
@@ -309,8 +308,7 @@ class Coordinator:
 
     def _follow(self, url: str, node: str, verb: str, request: Any, longest: float,
                 progress: Progress) -> Iterator[pb.Progress]:
-        """Make a call of a node. Forwards its progress, printable characters only, and yields it. Raises Failed for too
-        many messages."""
+        """Make a call of a node. Forwards the printable characters of its progress, and yields it. Raises Failed."""
         with self._client(url, node) as client, contextlib.closing(  # type: ignore[type-var]
                 client.follow(getattr(client.nodes, verb), request, longest)) as reports:
             for number, report in enumerate(reports):

@@ -177,8 +177,7 @@ def certified(url: str, node: str, files: Mapping[str, str]) -> bool:
 
 
 def certificate_names(url: str, files: Mapping[str, str]) -> list[str]:
-    """Return the names in the certificate of a server. Raises OSError or ValueError if the authority of nodes did not
-    issue it for the server's address."""
+    """Return the names in the certificate of a server. Raises OSError, ValueError if it is invalid for the address."""
     host, _colon, port = url.removeprefix("tls://").rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(files["NOVA_CACERT"])

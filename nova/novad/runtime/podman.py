@@ -301,8 +301,7 @@ class Podman:
 
     @contextlib.contextmanager
     def _client(self, what: str, timeout: float | None = None, absent_ok: bool = False) -> Iterator[PodmanClient]:
-        """Connect to the service. Raises RuntimeFault for errors, with podman's reason, and a note if the disk is full.
-        ``absent_ok``: NotFound ends the block without an error."""
+        """Connect to the service. Raises RuntimeFault with podman's reason. ``absent_ok``: NotFound ends the block."""
         try:
             with contextlib.closing(PodmanClient(
                     base_url=f"unix://{self._socket}", timeout=timeout or _TIMEOUT)) as client:

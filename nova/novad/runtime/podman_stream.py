@@ -37,8 +37,7 @@ Line = tuple[int, bytes]  # Number of the output stream, and the line without it
 
 
 class PodmanStream:
-    """A request and its response. Raises RuntimeFault, whose message begins with ``what``, or ``refused`` if the status
-    of the response is not one of ``codes``."""
+    """A request and its response. Raises RuntimeFault for ``what``, or ``refused`` for a status not in ``codes``."""
 
     def __init__(self, path: str, what: str, method: str, url: str, body: Any = None, timeout: float | None = _TIMEOUT,
                  codes: tuple[int, ...] = (200,), refused: type[RuntimeFault] = RuntimeFault) -> None:
@@ -98,8 +97,7 @@ class PodmanStream:
         return document
 
     def documents(self, poll: Callable[[], None]) -> Iterator[dict[str, Any]]:
-        """Yield the JSON objects of a response with one object per line. ``poll`` is called every 0.2 seconds at least,
-        and may raise."""
+        """Yield the JSON objects of a response with one per line. ``poll`` is called every 0.2 seconds; may raise."""
         left = b""
         for piece in itertools.chain(self._pieces(poll), [b"\n"]):
             *lines, left = (left + piece).split(b"\n")
