@@ -68,11 +68,9 @@ class Daemon:
             self.journal.set_fact("platform", platform.name)
         self.ident = self.journal.fact("id") or random.token_hex(16)
         self.journal.set_fact("id", self.ident)
-        self.coordinator: Coordinator | None = None
-        if options.coordinates:
-            self.coordinator = Coordinator(options, self.ident, self.shared_secret(), self.journal, self.secrets,
-                               self.deployer.ending)
-            self.deployer.others = self.coordinator
+        self.coordinator = Coordinator(options, self.ident, self.shared_secret(), self.journal, self.secrets,
+                                       self.deployer.ending) if options.coordinates else None
+        self.deployer.others = self.coordinator
         self._failures: dict[str, int] = {}
         self._checked: dict[str, float] = {}
         self._unhealthy: dict[str, str] = {}
@@ -306,8 +304,6 @@ class Daemon:
         while True:
             try:
                 self.check_components()
-            except Cancelled:
-                return
             except Exception as error:  # The next check may succeed, whatever the error is.
                 LOG.exception("The check of components failed, retrying at the next interval: %s", error)
             if self.deployer.ending.wait(self.options.interval):
@@ -317,10 +313,8 @@ class Daemon:
         """Undo interrupted deployments, start components that do not run, and restart unhealthy ones."""
         if self.journal.unfinished():
             try:
-                with contextlib.suppress(Busy):
+                with contextlib.suppress(Busy, Cancelled):
                     self.deployer.recover(_log_progress)
-            except Cancelled:
-                raise
             except ReportedError as error:
                 LOG.warning("Cannot roll back an interrupted deployment, retrying at the next check: %s", error)
             return

@@ -126,7 +126,6 @@ class Component(Strict, frozen=True, kw_only=True):
         return self.version or self.channel or "stable"
 
     def reference(self) -> str:
-        """Return the image reference for the registry."""
         return f"{self.image}@{self.digest}" if self.digest else f"{self.image}:{self.tag}"
 
     def of_version(self, version: str) -> Component:

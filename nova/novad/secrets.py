@@ -32,8 +32,6 @@ _PAST = 4  # Number of previous values of a secret that are still masked.
 
 
 class Masker:
-    """Masks the values of secrets."""
-
     def __init__(self, values: Iterable[str]) -> None:
         forms = {form for value in values for form in _forms(value)}
         self.forms = sorted(forms, key=lambda form: (-len(form), form))
@@ -137,7 +135,6 @@ class Secrets:
         return sorted(path.name for path in self.directory.iterdir() if not path.name.startswith("."))
 
     def make(self, wanted: Mapping[str, Secret]) -> None:
-        """Generate missing secrets."""
         for name, how in wanted.items():
             if not (self.directory / name).exists():
                 self.renew(name, how)

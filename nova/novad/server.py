@@ -316,7 +316,6 @@ class _Nodes(_Servicer):
         return pb.Empty()
 
     def _coordinator(self) -> Coordinator:
-        """Return the other nodes of this one. Raises NotKnown."""
         if self.daemon.coordinator is None:
             raise NotKnown("This novad is not a control node: nodes and discover_nodes are not set in novad.toml.")
         return self.daemon.coordinator

@@ -13,7 +13,6 @@ Each stage can be repeated from its beginning. A daemon that was killed restores
 """
 
 import contextlib
-import dataclasses
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,14 +54,13 @@ class Others(Protocol):
         """Send the decision to the nodes; return the nodes that did not receive it, to which it is sent again later."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True):
     """Options of a deployment. ``renew``: secrets that get new values, by default random ones or those of ``values``.
     ``assignments``: the parts of other nodes. ``origin``: the control node that requested the deployment and decides
     about it. ``drop_data``, ``drop_secrets``: a removal includes the data and the secrets."""
 
     renew: Sequence[str] = ()
-    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    values: Mapping[str, str] = {}
     assignments: Sequence[Any] = ()
     origin: Origin | None = None
     drop_data: bool = False
@@ -147,7 +145,6 @@ class Deployer:
         return changes
 
     def removals(self) -> list[Change]:
-        """Return the removal of all deployed components."""
         current = self.journal.components()
         return [Change(name=name, before=current[name]) for name in self.order(current)]
 

@@ -9,7 +9,6 @@ again.
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import logging
 import threading
 import time
@@ -60,8 +59,7 @@ class Away(ReportedError):
     """A node does not respond."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Peer:
+class Peer(msgspec.Struct, frozen=True):
     """An accepted node that responds. ``place``: as it was accepted; ``steered``: a control node assigns components."""
 
     url: str

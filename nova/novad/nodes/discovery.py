@@ -6,7 +6,6 @@ for its address and for the node name that it announces.
 """
 
 import contextlib
-import dataclasses
 import logging
 import socket
 import ssl
@@ -35,8 +34,7 @@ _RETRY = 10.0  # Seconds until browsing is restarted after a network error.
 _CHECK_INTERVAL = 30.0  # Seconds between two checks of the addresses of the machine.
 
 
-@dataclasses.dataclass
-class Entry:
+class Entry(msgspec.Struct):
     """An announced novad. ``failing``: start of its failures (monotonic; None: confirmed); ``due``: next attempt."""
 
     instance: Instance

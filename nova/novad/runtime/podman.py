@@ -1,7 +1,6 @@
 """podman, by its REST service and the official client library."""
 
 import contextlib
-import dataclasses
 import datetime
 import pathlib
 import re
@@ -11,6 +10,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
+import msgspec
 import requests
 from podman import PodmanClient
 from podman import errors as podman_errors
@@ -38,16 +38,14 @@ _OUTPUT = 1 << 16  # Maximum number of bytes kept of a command's output.
 _RUNNING, _PAUSED, _STOPPING = _ALIVE = ("running", "paused", "stopping")
 
 
-@dataclasses.dataclass(frozen=True)
-class Image:
+class Image(msgspec.Struct, frozen=True):
     """An image. ``ident``: its id, which identifies its content; ``digest``: its digest in the registry."""
 
     ident: str
     digest: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Container:
+class Container(msgspec.Struct, frozen=True):
     """A container. ``started``: seconds since 1970. ``volumes``: ids of its volumes without a name."""
 
     name: str
@@ -55,12 +53,11 @@ class Container:
     running: bool
     exit_code: int = 0
     started: float = 0.0
-    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     volumes: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Mount:
+class Mount(msgspec.Struct, frozen=True):
     """A file or directory of the node, mounted at ``destination``. With CONFINED in ``options`` it belongs to novad."""
 
     source: pathlib.Path
@@ -68,15 +65,14 @@ class Mount:
     options: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """A container of ``component`` to create. Without networks it uses the network of the node."""
 
     name: str
     image: str
     labels: Mapping[str, str]
     component: Component
-    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    env: Mapping[str, str] = {}
     mounts: tuple[Mount, ...] = ()
     networks: tuple[str, ...] = ()
 

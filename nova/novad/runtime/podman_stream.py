@@ -139,7 +139,6 @@ class PodmanStream:
             raise self.fault("the response ended early")
 
     def _pieces(self, poll: Callable[[], None] | None = None) -> Iterator[bytes]:
-        """Yield the content as it arrives."""
         if self._buffer:
             yield self._buffer
         timeout = self._sock.gettimeout()
@@ -295,7 +294,6 @@ class PodmanLines:
         return lines
 
     def _end(self) -> list[Line]:
-        """Return incomplete lines at the end of the log."""
         return self._lines([(which, b"\n") for which, rest in self._rests.items() if rest])
 
     def close(self) -> None:
