@@ -331,8 +331,13 @@ def _get(health: Health) -> None:
     try:
         with contextlib.closing(kind(url.hostname or "", url.port, timeout=health.timeout)) as connection:
             connection.connect()
+            sock = connection.sock
+            def end() -> None:
+                late.set()
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
             # The timeout covers the whole response: one that arrives byte by byte counts as none.
-            timer = threading.Timer(health.timeout, _end, (connection.sock, late))
+            timer = threading.Timer(health.timeout, end)
             timer.start()
             try:
                 connection.request("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""))
@@ -344,12 +349,6 @@ def _get(health: Health) -> None:
         raise Unhealthy(f"{health.http} does not answer: {why}") from None
     if status >= 500:
         raise Unhealthy(f"{health.http} answers {status}")
-
-
-def _end(sock: socket.socket, late: threading.Event) -> None:
-    late.set()
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _networks(components: Iterable[Deployed | None]) -> set[str]:

@@ -345,6 +345,6 @@ def _propagation(options: tuple[str, ...]) -> dict[str, str]:
 def _seconds(text: str | None) -> float:
     if not text:
         return time.time()
-    with contextlib.suppress(ValueError):  # Python does not parse nanoseconds.
-        return datetime.datetime.fromisoformat(re.sub(r"\.\d*", "", text)).timestamp()
+    with contextlib.suppress(ValueError):
+        return datetime.datetime.fromisoformat(text).timestamp()
     return 0.0

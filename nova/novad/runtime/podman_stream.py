@@ -185,11 +185,9 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
     """Run a command in a container; return its exit code, or EXPIRED after a timeout, which kills the command. ``take``
     gets its output (stream, bytes). Raises RuntimeFault and the errors of ``take``, which end the command."""
     what, deadline = f"{command[0]} cannot be run in container {container}", time.monotonic() + timeout
-
     def check_deadline() -> None:
         if time.monotonic() > deadline:
             raise TimeoutError
-
     ident = PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
         "Cmd": list(command), "AttachStdin": source is not None, "AttachStdout": True, "AttachStderr": True},
         codes=(201,)).document().get("Id")
