@@ -48,7 +48,11 @@ class Daemon:
         self.runtime = runtime
         root = pathlib.Path(options.data_dir)
         files.private_directory(root, owned=True)
-        _warn_of_readers(options)
+        for name in ("secret_file", "key_file", "tls_key"):
+            path = pathlib.Path(getattr(options, name))
+            if path.is_file() and (mode := path.stat().st_mode & 0o7777) & 0o077:
+                LOG.warning("%s: other accounts can read %s, mode %04o. Restrict it: chmod 600 %s", name, path, mode,
+                            path)
         passphrase = pathlib.Path(options.key_file).read_bytes().strip() if options.key_file else None
         if passphrase == b"":
             raise Invalid(f"key_file: {options.key_file} is empty")
@@ -375,12 +379,3 @@ class Daemon:
 
 def _log_progress(name: str, what: str) -> None:
     LOG.info("Recovery or cleanup of %s: %s", name or "the platform", what)
-
-
-def _warn_of_readers(options: Options) -> None:
-    """Report files of secrets that other accounts of the node can read."""
-    for name in ("secret_file", "key_file", "tls_key"):
-        path = pathlib.Path(getattr(options, name))
-        if path.is_file() and path.stat().st_mode & 0o077:
-            LOG.warning("%s: other accounts can read %s, mode %04o. Restrict it: chmod 600 %s", name, path,
-                        path.stat().st_mode & 0o7777, path)

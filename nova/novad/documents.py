@@ -91,13 +91,11 @@ def _located(message: str, data: Any, kind: type[Any]) -> str:
         return message
     where, here = "", data
     for word in re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]]+", path.replace("key` in `", "").strip("`$.")):
-        if word == "[...]":
-            key = _first_wrong(here, message, data, kind)
-            where, here = f"{where}.{key}", here[key]
-        elif word.startswith("["):
+        if word.startswith("[") and word != "[...]":
             where, here = where + word, here[int(word[1:-1])]
         else:
-            where, here = f"{where}.{word}".lstrip("."), here.get(word)
+            key = _first_wrong(here, message, data, kind) if word == "[...]" else word
+            where, here = f"{where}.{key}".lstrip("."), here[key]
     if path.startswith("key"):
         return f"{where}: {_first_wrong(here, message, data, kind)!r} cannot be a name there: {problem}"
     return f"{where}: {problem}"

@@ -257,11 +257,8 @@ class Coordinator:
         components = assignment.platform.components.values()
         values = self._secrets.values(sorted({name for component in components for name in component.secrets()}))
         request = pb.ShareRequest(share=msgspec.structs.replace(assignment, number=ident, values=values).encode())
-        # The timeout in seconds: a compromised node might never finish.
-        longest = _OTHER + sum(_FETCH + _OTHER + 3.0 * component.stop_timeout + 2.0 * (
-            component.health.start if component.health else 0.0) for component in components)
         try:
-            for report in self._follow(peer.url, peer.node, verb, request, longest, progress):
+            for report in self._follow(peer.url, peer.node, verb, request, _longest(assignment), progress):
                 if report.changed:
                     self._journal.record_changes(ident, peer.url, " ".join(report.changed)[:_WORDS])
         except Away:
@@ -363,6 +360,13 @@ class Coordinator:
         """Run ``act`` for all items concurrently; return the results. Raises the error of the first failed item."""
         with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
             return [future.result() for future in [pool.submit(act, item) for item in items]]
+
+
+def _longest(assignment: Assignment) -> float:
+    """Return the timeout of a node's assignment in seconds: a compromised node might never finish."""
+    components = assignment.platform.components.values()
+    return _OTHER + sum(_FETCH + _OTHER + 3.0 * component.stop_timeout + 2.0 * (
+        component.health.start if component.health else 0.0) for component in components)
 
 
 def _place(node: Node) -> Place:
