@@ -206,7 +206,7 @@ class Daemon:
         self._forget(changed)
         return changed
 
-    def restart(self, names: Iterable[str], progress: Progress) -> None:
+    def restart(self, names: Sequence[str], progress: Progress) -> None:
         """Restart components by dependency, each after the previous one is healthy. Raises NotKnown, Busy, Failed."""
         with self.deployer.changing(deploy.RESTART):
             current = self.journal.components()
@@ -276,8 +276,7 @@ class Daemon:
             for records in (self._failures, self._starts, self._unhealthy, self._checked):
                 records.pop(name, None)
 
-    def _existing(self, names: Iterable[str], current: dict[str, Deployed]) -> list[str]:
-        names = list(names)
+    def _existing(self, names: Sequence[str], current: dict[str, Deployed]) -> list[str]:
         for name in names:
             if name not in current:
                 raise NotKnown(f"Component {name} is not deployed{' on this node' if self.coordinator else ''}.")

@@ -223,19 +223,16 @@ class Containers:
     def restore_backup(self, change: Change) -> str:
         """Restore the volumes from the backup of a change. A dump is read later, by the running component: return the
         path of its backup, or "". Raises NotKnown."""
-        backup = self.journal.backup(change.restore) if change.restore else None
-        if change.restore and not (backup and backup.path):
-            raise NotKnown(f"Backup {change.restore} of {change.name} does not exist.")
+        backup = self.journal.backup(change.restore)
         path = backup.path if backup else ""
-        dump = path if path and self.data.dump(path).exists() else ""
-        self._restore_volumes(change, "" if dump else path)
-        return dump
+        if change.restore and not path:
+            raise NotKnown(f"Backup {change.restore} of {change.name} does not exist.")
+        self._restore_volumes(change, path)
+        return path if path and self.data.dump(path).exists() else ""
 
     def _restore_volumes(self, change: Change, path: str) -> None:
         """Restore the volumes in the backup at ``path`` ("": none); clear the others, which had no data then."""
-        if path:
-            self.data.restore(change.name, path)
-        restored = self.data.volumes_in(path) if path else ()
+        restored = self.data.restore(change.name, path) if path else set()
         for volume in change.volumes:
             if volume.backup and volume.name not in restored:
                 self.data.clear(change.name, volume.name)

@@ -106,20 +106,18 @@ class Data:
         """Return the path of a backup below the data directory."""
         return f"backups/{name}/{deployment}"
 
-    def volumes_in(self, place: str) -> set[str]:
-        return {path.name for path in (self.root / place).glob("*") if path.name != _DUMP}
-
     def dump(self, place: str) -> pathlib.Path:
         """Return the path of the dump by a component's own command; most backups have none."""
         return self.root / place / _DUMP
 
-    def restore(self, name: str, place: str) -> None:
-        """Restore the directories from a backup. The call may be repeated after an interruption at any point. The
+    def restore(self, name: str, place: str) -> set[str]:
+        """Restore and return the volumes of a backup. The call may be repeated after an interruption at any point. The
         current data are removed before the copy if the disk has no room for both. Raises ReportedError, OSError."""
         source = self.root / place
         if not source.is_dir():
             raise ReportedError(f"The backup {source} does not exist.")
-        for copy in sorted(source / volume for volume in self.volumes_in(place)):
+        copies = [path for path in sorted(source.iterdir()) if path.name != _DUMP]
+        for copy in copies:
             target = self.volume(name, copy.name).resolve()
             if not _run("mountpoint", "--quiet", str(target)):  # It cannot be replaced.
                 for path in target.iterdir():
@@ -142,6 +140,7 @@ class Data:
                 target.rename(old)
             fresh.rename(target)
             _remove(old)
+        return {copy.name for copy in copies}
 
     def drop_backup(self, place: str) -> None:
         """Delete the directory of a backup. Refuses any other path, whatever the journal contains."""

@@ -109,9 +109,8 @@ class Deployer:
             if self.journal.unfinished():
                 raise Busy("The rollback of an earlier deployment is not finished; see nova history.")
             if (waits := self.journal.pending()) is not None:
-                origin = self.journal.origins([waits.id]).get(waits.id)
-                raise Busy(f"Deployment {waits.id} waits for the decision of "
-                           f"{origin.node if origin else 'its control node'}; see nova history.")
+                origin = self.journal.origins([waits.id])[waits.id]
+                raise Busy(f"Deployment {waits.id} waits for the decision of {origin.node}; see nova history.")
             # Data that are still to be removed are not part of the next deployment.
             self.containers.clean_up()
             yield
