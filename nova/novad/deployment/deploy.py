@@ -185,8 +185,7 @@ class Deployer:
             changes = self._fetched(begun.id, kind, changes, progress)
             if not changes and not terms.renew and not terms.assignments:
                 self.journal.advance(begun.id, FETCH, [])  # The planned changes did not happen.
-                self.journal.finish(begun.id, outcomes.DONE, [],
-                                    cleanup=self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
+                self._commit(begun.id, [], self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
                 self.containers.clean_up(progress)
                 return self._deployment(begun.id)
             self._carry_out(begun, changes, progress, terms)
