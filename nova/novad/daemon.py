@@ -48,7 +48,11 @@ class Daemon:
         self.runtime = runtime
         root = pathlib.Path(options.data_dir)
         files.private_directory(root, owned=True)
-        _warn_of_readers(options)
+        for name in ("secret_file", "key_file", "tls_key"):
+            path = pathlib.Path(getattr(options, name))
+            if path.is_file() and (mode := path.stat().st_mode & 0o7777) & 0o077:
+                LOG.warning("%s: other accounts can read %s, mode %04o. Restrict it: chmod 600 %s", name, path, mode,
+                            path)
         passphrase = pathlib.Path(options.key_file).read_bytes().strip() if options.key_file else None
         if passphrase == b"":
             raise Invalid(f"key_file: {options.key_file} is empty")
@@ -68,11 +72,9 @@ class Daemon:
             self.journal.set_fact("platform", platform.name)
         self.ident = self.journal.fact("id") or random.token_hex(16)
         self.journal.set_fact("id", self.ident)
-        self.coordinator: Coordinator | None = None
-        if options.coordinates:
-            self.coordinator = Coordinator(options, self.ident, self.shared_secret(), self.journal, self.secrets,
-                               self.deployer.ending)
-            self.deployer.others = self.coordinator
+        self.coordinator = Coordinator(options, self.ident, self.shared_secret(), self.journal, self.secrets,
+                                       self.deployer.ending) if options.coordinates else None
+        self.deployer.others = self.coordinator
         self._failures: dict[str, int] = {}
         self._checked: dict[str, float] = {}
         self._unhealthy: dict[str, str] = {}
@@ -180,10 +182,8 @@ class Daemon:
         return [] if wanted and not here else self.deployer.plan(here)
 
     def _assignments(self, peers: Sequence[Peer], kind: Any, versions: dict[str, str], names: Sequence[str] = (),
-                **more: Any) -> list[NodeAssignment]:
+                     **more: Any) -> list[NodeAssignment]:
         """Return the assignments of the other nodes, without nodes that have none of the named components."""
-        if self.coordinator is None:
-            return []
         places = [self.options.place, *(peer.place for peer in peers)]
         assignments: list[NodeAssignment] = []
         for peer in peers:
@@ -206,7 +206,7 @@ class Daemon:
         self._forget(changed)
         return changed
 
-    def restart(self, names: Iterable[str], progress: Progress) -> None:
+    def restart(self, names: Sequence[str], progress: Progress) -> None:
         """Restart components by dependency, each after the previous one is healthy. Raises NotKnown, Busy, Failed."""
         with self.deployer.changing(deploy.RESTART):
             current = self.journal.components()
@@ -243,16 +243,15 @@ class Daemon:
         changes = history.changes_restored(self.journal, ident)
         self._done(self.deployer.run(history.RESTORE, changes, progress), progress)
 
-    def prune(self, keep: int | None = None) -> list[Backup]:
+    def prune(self) -> list[Backup]:
         """Remove backups that are neither among the newest of their component nor recent; return them."""
         with self.deployer.changing(deploy.PRUNE):
             oldest = time.time() - self.options.keep_days * _DAY
-            least = self.options.keep_backups if keep is None else keep
             seen: collections.Counter[str] = collections.Counter()
             dropped = []
             for backup in self.journal.backups():
                 seen[backup.component] += 1
-                if seen[backup.component] > least and backup.made < oldest:
+                if seen[backup.component] > self.options.keep_backups and backup.made < oldest:
                     dropped.append(backup)
             for backup in reversed(dropped):  # The oldest backup first, so that an interruption keeps the newest ones.
                 self.journal.drop_backup(backup.id, containers.BACKUP)
@@ -277,8 +276,7 @@ class Daemon:
             for records in (self._failures, self._starts, self._unhealthy, self._checked):
                 records.pop(name, None)
 
-    def _existing(self, names: Iterable[str], current: dict[str, Deployed]) -> list[str]:
-        names = list(names)
+    def _existing(self, names: Sequence[str], current: dict[str, Deployed]) -> list[str]:
         for name in names:
             if name not in current:
                 raise NotKnown(f"Component {name} is not deployed{' on this node' if self.coordinator else ''}.")
@@ -309,8 +307,6 @@ class Daemon:
         while True:
             try:
                 self.check_components()
-            except Cancelled:
-                return
             except Exception as error:  # The next check may succeed, whatever the error is.
                 LOG.exception("The check of components failed, retrying at the next interval: %s", error)
             if self.deployer.ending.wait(self.options.interval):
@@ -320,10 +316,8 @@ class Daemon:
         """Undo interrupted deployments, start components that do not run, and restart unhealthy ones."""
         if self.journal.unfinished():
             try:
-                with contextlib.suppress(Busy):
+                with contextlib.suppress(Busy, Cancelled):
                     self.deployer.recover(_log_progress)
-            except Cancelled:
-                raise
             except ReportedError as error:
                 LOG.warning("Cannot roll back an interrupted deployment, retrying at the next check: %s", error)
             return
@@ -384,12 +378,3 @@ class Daemon:
 
 def _log_progress(name: str, what: str) -> None:
     LOG.info("Recovery or cleanup of %s: %s", name or "the platform", what)
-
-
-def _warn_of_readers(options: Options) -> None:
-    """Report files of secrets that other accounts of the node can read."""
-    for name in ("secret_file", "key_file", "tls_key"):
-        path = pathlib.Path(getattr(options, name))
-        if path.is_file() and path.stat().st_mode & 0o077:
-            LOG.warning("%s: other accounts can read %s, mode %04o. Restrict it: chmod 600 %s", name, path,
-                        path.stat().st_mode & 0o7777, path)

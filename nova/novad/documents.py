@@ -4,8 +4,7 @@ import pathlib
 import re
 import stat
 import tomllib
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import msgspec
 import yaml
@@ -44,13 +43,6 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """A table of a document. Unknown fields are refused."""
 
 
-class Names(NamedTuple):
-    """A table of a document whose keys are names from the document: the type of its values and the form of its keys."""
-
-    values: Any
-    keys: str = ""
-
-
 def read(path: pathlib.Path, what: str, most: int | None = None) -> str:
     """Return the text of a file, with ``most``: of a regular file of at most ``most`` bytes. Raises Invalid."""
     try:
@@ -83,42 +75,47 @@ def parse(text: str, kind: Literal["toml", "yaml"], name: str) -> Any:
     raise Invalid(f"{name}: not valid {kind.upper()}: {why}")
 
 
-def convert(data: Any, kind: type[T], name: str, tables: Mapping[str, Names] | None = None) -> T:
-    """Return the content as ``kind``, a Strict. ``tables``: fields whose keys are names. Raises Invalid, which begins
-    with ``name`` and has the path of the field."""
+def convert(data: Any, kind: type[T], name: str) -> T:
+    """Return the content as ``kind``, a Strict. Raises Invalid, which begins with ``name`` and has the field's path."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        raise Invalid(f"{name}: {_located(str(error), data, tables or {})}") from None
+        raise Invalid(f"{name}: {_located(str(error), data, kind)}") from None
 
 
-def _located(message: str, data: Any, tables: Mapping[str, Names]) -> str:
-    """Return the message of msgspec with the field in front. [...] stands for the first wrong value of a table."""
+def _located(message: str, data: Any, kind: type[Any]) -> str:
+    """Return the message of msgspec with the field in front. [...] stands for the first wrong entry of a table: tables
+    of ``data`` are reduced to it."""
     problem, at, path = message.rpartition(" - at `")
     if not at:
         return message
-    table, where, here = "", "", data
+    where, here = "", data
     for word in re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]]+", path.replace("key` in `", "").strip("`$.")):
-        if word == "[...]":
-            name = next((name for name, value in here.items() if _is_wrong(value, tables[table].values)), "...")
-            where, here = f"{where}.{name}", here.get(name)
-        elif word.startswith("["):
+        if word.startswith("[") and word != "[...]":
             where, here = where + word, here[int(word[1:-1])]
         else:
-            table, where, here = word, f"{where}.{word}".lstrip("."), here.get(word)
+            key = _first_wrong(here, message, data, kind) if word == "[...]" else word
+            where, here = f"{where}.{key}".lstrip("."), here[key]
     if path.startswith("key"):
-        form = tables[table].keys if table in tables else ""
-        bad = next((key for key in here if not isinstance(key, str) or not re.match(form, key)), "")
-        return f"{where}: {bad!r} cannot be a name there: {problem}"
+        return f"{where}: {_first_wrong(here, message, data, kind)!r} cannot be a name there: {problem}"
     return f"{where}: {problem}"
 
 
-def _is_wrong(value: Any, kind: Any) -> bool:
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        return True
-    return False
+def _first_wrong(table: dict[Any, Any], message: str, data: Any, kind: type[Any]) -> Any:
+    """Return the first key of a table in ``data`` with which this error occurs, by bisection, and remove the others."""
+    entries = [*table.items()]
+    while len(entries) > 1:
+        half = len(entries) // 2
+        table.clear()
+        table.update(entries[:half])
+        try:
+            msgspec.convert(data, kind)
+            entries = entries[half:]
+        except msgspec.ValidationError as error:
+            entries = entries[:half] if str(error) == message else entries[half:]
+    table.clear()
+    table.update(entries)
+    return entries[0][0]
 
 
 def _check(text: str) -> None:

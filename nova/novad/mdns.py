@@ -63,10 +63,8 @@ def instance(name: str, properties: Mapping[bytes, bytes | None], addresses: Seq
 
 
 class Watch:
-    """A watch of instances on the network. Raises OSError if there is no network to listen on.
-
-    A full table drops instances silently, and zeroconf reports only changes: a new watch finds dropped instances again.
-    """
+    """A watch of instances on the network. Raises OSError if there is no network to listen on. A full table drops
+    instances silently, and zeroconf reports only changes: a new watch finds dropped instances again."""
 
     def __init__(self, interfaces: Sequence[str] | None = None) -> None:
         from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf
@@ -103,7 +101,10 @@ class Watch:
         """Queue a change. Called in zeroconf's own thread, which must not block."""
         from zeroconf import ServiceInfo, ServiceStateChange
 
-        if state_change is not ServiceStateChange.Removed and self._events.qsize() < _MOST_INSTANCES:
+        if state_change is ServiceStateChange.Removed:
+            self._events.put((name, None))
+            return
+        if self._events.qsize() < _MOST_INSTANCES:
             info = ServiceInfo(TYPE, name)
             with contextlib.suppress(Exception):  # A malformed record is left to the resolver.
                 if info.load_from_cache(self._zeroconf):  # A complete announcement waits for no resolver.
@@ -112,9 +113,7 @@ class Watch:
                     self._report(name, info)
                     return
         with self._lock, contextlib.suppress(RuntimeError):  # The watch is already closed.
-            if state_change is ServiceStateChange.Removed:
-                self._events.put((name, None))
-            elif name not in self._queued and self._admit(name):
+            if name not in self._queued and self._admit(name):
                 self._queued.add(name)
                 self._pool.submit(self._resolve, name)
 

@@ -18,7 +18,7 @@ import msgspec
 from nova.common.errors import Invalid, NotKnown
 from nova.common.plain_ip import is_address
 from nova.novad import documents
-from nova.novad.documents import Names, Strict
+from nova.novad.documents import Strict
 
 NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
 _TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
@@ -126,7 +126,6 @@ class Component(Strict, frozen=True, kw_only=True):
         return self.version or self.channel or "stable"
 
     def reference(self) -> str:
-        """Return the image reference for the registry."""
         return f"{self.image}@{self.digest}" if self.digest else f"{self.image}:{self.tag}"
 
     def of_version(self, version: str) -> Component:
@@ -142,6 +141,12 @@ class Component(Strict, frozen=True, kw_only=True):
         """Return the paths in the container of volumes, files and binds, as the platform file has them."""
         return [*(volume.destination for volume in self.volumes), *self.files,
                 *(bind.destination for bind in self.binds)]
+
+    def uncovered(self, paths: Iterable[str]) -> list[str]:
+        """Return the paths in the container that no mount of the component covers."""
+        mounts = [normalized(path) for path in self.mount_points()]
+        return [path for path in sorted({normalized(destination) for destination in paths})
+                if not any(path == mount or path.startswith(mount.rstrip("/") + "/") for mount in mounts)]
 
     def secrets(self) -> set[str]:
         return {name for text in (*self.env.values(), *self.files.values()) for name in _SECRET.findall(text)}
@@ -229,11 +234,6 @@ class Platform(Strict, frozen=True, kw_only=True):
         return _PLACEHOLDER.sub(value, text)
 
 
-# Tables of a platform file whose keys are names.
-_TABLES = {"components": Names(Component, NAME), "secrets": Names(Secret, NAME), "env": Names(str),
-           "files": Names(str, "^/")}
-
-
 def in_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the names in the order of dependencies, the same order every time. Raises Invalid for a cycle."""
     sorter = graphlib.TopologicalSorter({name: sorted(depends[name]) for name in sorted(depends)})
@@ -291,7 +291,7 @@ def _joined(base: Any, change: Any) -> Any:
 
 def platform_of(data: Any, name: str) -> Platform:
     """Return the platform that a document contains. Raises Invalid, which begins with ``name`` and names the field."""
-    platform = documents.convert(data, Platform, name, _TABLES)
+    platform = documents.convert(data, Platform, name)
     try:
         if not platform.components:
             raise Invalid("components: at least one component is required")

@@ -25,16 +25,15 @@ from nova.novad import signing
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.client import ANSWERED
 from nova.novad.daemon import Daemon
-from nova.novad.deployment.changes import former_digest
 from nova.novad.deployment.containers import Progress
+from nova.novad.deployment.history import former_digest
 from nova.novad.deployment.journal import Backup, Change, JournalFault
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, RuntimeFault, shortened
-from nova.novad.masking import MASK, MaskedStream
 from nova.novad.nodes.coordinator import Away, Coordinator
 from nova.novad.nodes.participant import Assignment
-from nova.novad.options import Options
 from nova.novad.platform import Bind, Volume
 from nova.novad.release.updates import Updates
+from nova.novad.secrets import MASK, MaskedStream
 
 LOG = logging.getLogger(__name__)
 
@@ -67,11 +66,15 @@ class Server:
         self._local = self._made([])
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         where = options.listen.removeprefix("tcp://")
-        try:
-            self.port = self._network.add_secure_port(where, _credentials(options)) if options.tls_cert else \
-                self._network.add_insecure_port(where)
-        except RuntimeError:
-            self.port = 0
+        self.port = 0
+        with contextlib.suppress(RuntimeError):
+            if options.tls_cert:
+                key, certificate, authority = (pathlib.Path(path).read_bytes() if path else None
+                                               for path in (options.tls_key, options.tls_cert, options.client_ca))
+                credentials = grpc.ssl_server_credentials([(key, certificate)], authority, bool(options.client_ca))
+                self.port = self._network.add_secure_port(where, credentials)
+            else:
+                self.port = self._network.add_insecure_port(where)
         if not self.port:
             raise Refused(f"{options.listen} is in use or not an address of this machine.")
         for path in (str(options.socket), *([launcher] if launcher else [])):
@@ -110,12 +113,6 @@ class Server:
         self._health.enter_graceful_shutdown()
         for ended in [self._network.stop(seconds), self._local.stop(seconds)]:
             ended.wait()
-
-
-def _credentials(options: Options) -> grpc.ServerCredentials:
-    key, certificate, authority = (pathlib.Path(path).read_bytes() if path else None
-                                   for path in (options.tls_key, options.tls_cert, options.client_ca))
-    return grpc.ssl_server_credentials([(key, certificate)], authority, bool(options.client_ca))
 
 
 class _Login(grpc.ServerInterceptor):
@@ -175,11 +172,19 @@ def handler(service: str, servicer: object) -> grpc.GenericRpcHandler:
     def handled(method: Any) -> grpc.RpcMethodHandler:
         act = getattr(servicer, method.name)
         def responses(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with _as_status(context):
+            try:
                 if method.server_streaming:
                     yield from act(request, context)
                 else:  # gRPC transmits a single response like a stream of one message.
                     yield act(request, context)
+            except ReportedError as error:
+                code = next((code for kind, code in _CODES.items() if isinstance(error, kind)),
+                            grpc.StatusCode.INTERNAL)
+                context.set_trailing_metadata(((ANSWERED, type(error).__name__),))
+                context.abort(code, shortened(error.message))
+            except OSError as error:  # For example, a full disk.
+                LOG.exception("The request failed with an operating system error")
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, shortened(f"{os_error_text(error)}."))
         return grpc.unary_stream_rpc_method_handler(responses, getattr(pb, method.input_type.name).FromString,
                                                     getattr(pb, method.output_type.name).SerializeToString)
     described = pb.DESCRIPTOR.services_by_name[service]
@@ -187,26 +192,11 @@ def handler(service: str, servicer: object) -> grpc.GenericRpcHandler:
         described.full_name, {method.name: handled(method) for method in described.methods})
 
 
-@contextlib.contextmanager
-def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
-    try:
-        yield
-    except ReportedError as error:
-        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
-        context.set_trailing_metadata(((ANSWERED, type(error).__name__),))
-        context.abort(code, shortened(error.message))
-    except OSError as error:  # For example, a full disk.
-        LOG.exception("The request failed with an operating system error")
-        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, shortened(f"{os_error_text(error)}."))
-
-
 def _stream(act: Callable[[_Servicer, Any, Progress], list[str] | None]) -> Callable[
         [Any, Any, grpc.ServicerContext], Iterator[pb.Progress]]:
-    """Return the method of a servicer that runs ``act`` (servicer, request, progress) and yields its progress, finally
-    its result. ``act`` runs to its end even without its client."""
+    """Return the method of a servicer that yields the progress of ``act``, which ends even if the client leaves."""
     def method(servicer: _Servicer, request: Any, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         reports = queue.SimpleQueue[pb.Progress | BaseException | None]()
-
         def work() -> None:
             try:
                 changed = act(servicer, request,
@@ -216,15 +206,10 @@ def _stream(act: Callable[[_Servicer, Any, Progress], list[str] | None]) -> Call
                 reports.put(None)
             except BaseException as error:  # For the client; the deployer has logged the error and rolled back.
                 reports.put(error)
-
         threading.Thread(target=work, name="change", daemon=True).start()
-        while context.is_active():
-            try:
-                report = reports.get(timeout=1.0)
-            except queue.Empty:
-                continue
-            if report is None:
-                return
+        if not context.add_callback(lambda: reports.put(None)):  # The client is gone.
+            return
+        for report in iter(reports.get, None):
             if isinstance(report, ReportedError | OSError):
                 raise report
             if isinstance(report, BaseException):
@@ -232,7 +217,6 @@ def _stream(act: Callable[[_Servicer, Any, Progress], list[str] | None]) -> Call
                 context.abort(grpc.StatusCode.INTERNAL, shortened(
                     f"{type(report).__name__}: {report}") + " (a bug; novad's log shows where)")
             yield report
-
     return method
 
 
@@ -332,7 +316,6 @@ class _Nodes(_Servicer):
         return pb.Empty()
 
     def _coordinator(self) -> Coordinator:
-        """Return the other nodes of this one. Raises NotKnown."""
         if self.daemon.coordinator is None:
             raise NotKnown("This novad is not a control node: nodes and discover_nodes are not set in novad.toml.")
         return self.daemon.coordinator

@@ -15,14 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
 from nova.common.errors import NotKnown, ReportedError, os_error_text
-from nova.novad.deployment.changes import volumes_of
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal
 from nova.novad.errors import Cancelled, Failed, ImageFault, RuntimeFault
-from nova.novad.masking import MaskedStream
 from nova.novad.platform import Health, fill
 from nova.novad.runtime.podman import COMPONENT, CONFINED, DEPLOYMENT, PLATFORM, Image, Mount, Podman, Wanted
-from nova.novad.secrets import Secrets
+from nova.novad.secrets import MaskedStream, Secrets
 
 LOG = logging.getLogger(__name__)
 
@@ -46,8 +44,7 @@ class Unhealthy(ReportedError):
 
 @dataclasses.dataclass(frozen=True)
 class Containers:
-    """The containers of a platform. Methods can be repeated after an interruption. ``platform``: returns its current
-    name; ``ending``: set when waiting must stop."""
+    """The containers of the platform that ``platform`` names. Methods can be repeated. ``ending``: ends waiting."""
 
     platform: Callable[[], str]
     journal: Journal
@@ -129,8 +126,7 @@ class Containers:
             raise type(error)(self.secrets.masker().text(error.message)) from None
 
     def wait(self, deployed: Deployed) -> None:
-        """Wait until a component is healthy for the first time. Raises Failed after ``start`` seconds or when the
-        container exits, and Cancelled when novad stops."""
+        """Wait until a component is healthy. Raises Failed after ``start`` seconds or if it exits, and Cancelled."""
         how = deployed.component.health
         begun = time.monotonic()
         while not self.ending.is_set():
@@ -224,24 +220,20 @@ class Containers:
                          f"{self.secrets.masker().text(words).strip()[-_WORDS:]}")
 
     # --- restoration of the state before a change ---------------------------------------------------
-    def backup_path(self, change: Change) -> str:
-        """Return the path of the backup that a change restores. Raises NotKnown."""
-        for backup in self.journal.backups(change.name):
-            if backup.id == change.restore:
-                return backup.path
-        raise NotKnown(f"Backup {change.restore} of {change.name} does not exist.")
-
-    def restore_backup(self, change: Change) -> None:
-        """Restore the volumes from the backup of a change. A dump is read later, by the running component."""
-        path = self.backup_path(change) if change.restore else ""
-        self._restore_volumes(change, "" if path and self.data.dump(path).exists() else path)
+    def restore_backup(self, change: Change) -> str:
+        """Restore the volumes from the backup of a change. A dump is read later, by the running component: return the
+        path of its backup, or "". Raises NotKnown."""
+        backup = self.journal.backup(change.restore)
+        path = backup.path if backup else ""
+        if change.restore and not path:
+            raise NotKnown(f"Backup {change.restore} of {change.name} does not exist.")
+        self._restore_volumes(change, path)
+        return path if path and self.data.dump(path).exists() else ""
 
     def _restore_volumes(self, change: Change, path: str) -> None:
         """Restore the volumes in the backup at ``path`` ("": none); clear the others, which had no data then."""
-        if path:
-            self.data.restore(change.name, path)
-        restored = self.data.volumes_in(path) if path else ()
-        for volume in volumes_of(change):
+        restored = self.data.restore(change.name, path) if path else set()
+        for volume in change.volumes:
             if volume.backup and volume.name not in restored:
                 self.data.clear(change.name, volume.name)
 
@@ -288,8 +280,7 @@ class Containers:
                 *([CleanupTask(kind=SECRETS, name="")] if secrets else [])]
 
     def tasks_after(self, changes: Sequence[Change], undone: bool = False) -> list[CleanupTask]:
-        """Return the cleanup after these changes (or after they are undone): files of removed components, networks that
-        no component uses any more, and the old values of secrets."""
+        """Return the cleanup after these changes, or their undo: files, unused networks and old values of secrets."""
         deployed = {**self.journal.components(),
                     **{change.name: change.before if undone else change.after for change in changes}}
         touched = _networks([state for change in changes for state in (change.before, change.after)])
@@ -334,32 +325,27 @@ def _get(health: Health) -> None:
     url = urllib.parse.urlsplit(health.http)
     kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
     late = threading.Event()
-    connection = None
     try:
-        connection = kind(url.hostname or "", url.port, timeout=health.timeout)
-        connection.connect()
-        # The timeout covers the whole response: one that arrives byte by byte counts as none.
-        timer = threading.Timer(health.timeout, _end, (connection.sock, late))
-        timer.start()
-        try:
-            connection.request("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""))
-            status = connection.getresponse().status
-        finally:
-            timer.cancel()
+        with contextlib.closing(kind(url.hostname or "", url.port, timeout=health.timeout)) as connection:
+            connection.connect()
+            sock = connection.sock
+            def end() -> None:
+                late.set()
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+            # The timeout covers the whole response: one that arrives byte by byte counts as none.
+            timer = threading.Timer(health.timeout, end)
+            timer.start()
+            try:
+                connection.request("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""))
+                status = connection.getresponse().status
+            finally:
+                timer.cancel()
     except (OSError, ValueError, http.client.HTTPException) as error:
         why = f"no answer in {health.timeout:g} seconds" if late.is_set() else str(error) or type(error).__name__
         raise Unhealthy(f"{health.http} does not answer: {why}") from None
-    finally:
-        if connection is not None:
-            connection.close()
     if status >= 500:
         raise Unhealthy(f"{health.http} answers {status}")
-
-
-def _end(sock: socket.socket, late: threading.Event) -> None:
-    late.set()
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _networks(components: Iterable[Deployed | None]) -> set[str]:

@@ -106,23 +106,23 @@ class Data:
         """Return the path of a backup below the data directory."""
         return f"backups/{name}/{deployment}"
 
-    def volumes_in(self, place: str) -> set[str]:
-        return {path.name for path in (self.root / place).glob("*") if path.name != _DUMP}
-
     def dump(self, place: str) -> pathlib.Path:
         """Return the path of the dump by a component's own command; most backups have none."""
         return self.root / place / _DUMP
 
-    def restore(self, name: str, place: str) -> None:
-        """Restore the directories from a backup. The call may be repeated after an interruption at any point. The
+    def restore(self, name: str, place: str) -> set[str]:
+        """Restore and return the volumes of a backup. The call may be repeated after an interruption at any point. The
         current data are removed before the copy if the disk has no room for both. Raises ReportedError, OSError."""
         source = self.root / place
         if not source.is_dir():
             raise ReportedError(f"The backup {source} does not exist.")
-        for copy in sorted(source / volume for volume in self.volumes_in(place)):
+        copies = [path for path in sorted(source.iterdir()) if path.name != _DUMP]
+        for copy in copies:
             target = self.volume(name, copy.name).resolve()
-            if target.is_mount():
-                _refill(copy, target)
+            if not _run("mountpoint", "--quiet", str(target)):  # It cannot be replaced.
+                for path in target.iterdir():
+                    _remove(path)
+                _copy(copy, target)
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             # Only leftovers of this copy: a moved volume may have unrelated files beside it.
@@ -137,16 +137,10 @@ class Data:
                 _remove(target)  # The backup has all volumes.
             _copy(copy, fresh)
             if target.exists():
-                try:
-                    target.rename(old)
-                except OSError as error:
-                    if error.errno != errno.EBUSY:
-                        raise
-                    _remove(fresh)
-                    _refill(copy, target)  # Another file system is mounted there.
-                    continue
+                target.rename(old)
             fresh.rename(target)
             _remove(old)
+        return {copy.name for copy in copies}
 
     def drop_backup(self, place: str) -> None:
         """Delete the directory of a backup. Refuses any other path, whatever the journal contains."""
@@ -207,13 +201,6 @@ def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stderr.strip().splitlines() or ["it says nothing"]
     return lines[-1].rpartition(": ")[2][:_WORDS] if done.returncode else ""
-
-
-def _refill(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Restore into a directory that cannot be replaced, because it is a mount point."""
-    for path in target.iterdir():
-        _remove(path)
-    _copy(source, target)
 
 
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:

@@ -13,7 +13,6 @@ Each stage can be repeated from its beginning. A daemon that was killed restores
 """
 
 import contextlib
-import dataclasses
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from typing import Any, Protocol
 import msgspec
 
 from nova.common.errors import Invalid, Refused, ReportedError, os_error_text
-from nova.novad.deployment import changes as conditions
 from nova.novad.deployment import history
 from nova.novad.deployment import journal as outcomes
 from nova.novad.deployment.containers import UNNAMED, Containers, Progress, label
@@ -39,6 +37,7 @@ LOG = logging.getLogger(__name__)
 FETCH, BACKUP, APPLY, UNDO = "fetch", "backup", "apply", "undo"
 RESTART, PRUNE, HEALTH_CHECK = "restart", "prune", "health check"
 
+_SHOWN = 10  # Maximum number of paths of an image in an error.
 _NOT_YET = " The rollback is not finished: "
 
 
@@ -55,14 +54,13 @@ class Others(Protocol):
         """Send the decision to the nodes; return the nodes that did not receive it, to which it is sent again later."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True):
     """Options of a deployment. ``renew``: secrets that get new values, by default random ones or those of ``values``.
     ``assignments``: the parts of other nodes. ``origin``: the control node that requested the deployment and decides
     about it. ``drop_data``, ``drop_secrets``: a removal includes the data and the secrets."""
 
     renew: Sequence[str] = ()
-    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    values: Mapping[str, str] = {}
     assignments: Sequence[Any] = ()
     origin: Origin | None = None
     drop_data: bool = False
@@ -111,9 +109,8 @@ class Deployer:
             if self.journal.unfinished():
                 raise Busy("The rollback of an earlier deployment is not finished; see nova history.")
             if (waits := self.journal.pending()) is not None:
-                origin = self.journal.origins([waits.id]).get(waits.id)
-                raise Busy(f"Deployment {waits.id} waits for the decision of "
-                           f"{origin.node if origin else 'its control node'}; see nova history.")
+                origin = self.journal.origins([waits.id])[waits.id]
+                raise Busy(f"Deployment {waits.id} waits for the decision of {origin.node}; see nova history.")
             # Data that are still to be removed are not part of the next deployment.
             self.containers.clean_up()
             yield
@@ -137,11 +134,16 @@ class Deployer:
                 component = component.of_version(wanted[name])
             changes.append(Change(name=name, before=current.get(name),
                                   after=Deployed(name=name, component=component, image="")))
-        conditions.check_depends(changes, current)
+        there = {*current, *(change.name for change in changes)} - {
+            change.name for change in changes if not change.after}
+        for name, component in [(change.name, change.after.component) for change in changes if change.after]:
+            required = dict.fromkeys([*component.depends, *component.data_of])
+            if lacking := [other for other in required if other not in there]:
+                raise Refused(f"{name} depends on components that are not deployed: {', '.join(lacking)}. "
+                              "Deploy these, too (without names: all components). Nothing was changed.")
         return changes
 
     def removals(self) -> list[Change]:
-        """Return the removal of all deployed components."""
         current = self.journal.components()
         return [Change(name=name, before=current[name]) for name in self.order(current)]
 
@@ -183,8 +185,7 @@ class Deployer:
             changes = self._fetched(begun.id, kind, changes, progress)
             if not changes and not terms.renew and not terms.assignments:
                 self.journal.advance(begun.id, FETCH, [])  # The planned changes did not happen.
-                self.journal.finish(begun.id, outcomes.DONE, [],
-                                    cleanup=self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
+                self._commit(begun.id, [], self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
                 self.containers.clean_up(progress)
                 return self._deployment(begun.id)
             self._carry_out(begun, changes, progress, terms)
@@ -199,7 +200,7 @@ class Deployer:
                 raise
             raise Failed(f"{why} The previous state was restored{left}.") from error
         if terms.origin is None:
-            conditions.record_digests(self.journal, self._deployment(begun.id).changes)
+            history.record_digests(self.journal, self._deployment(begun.id).changes)
             self.containers.clean_up(progress)
             LOG.info("Deployment %d (%s) succeeded: %s", begun.id, kind, ", ".join(change.name for change in changes))
             if self.others is not None and terms.assignments:
@@ -252,7 +253,7 @@ class Deployer:
         """Commit or undo the pending changes, within :meth:`alone`; a commit stores the removals. Raises Failed."""
         if done:
             deployment = self._commit(ident, [], removals)
-            conditions.record_digests(self.journal, deployment.changes)
+            history.record_digests(self.journal, deployment.changes)
             self.containers.clean_up(progress)
         else:
             self.journal.reopen(ident)
@@ -276,7 +277,10 @@ class Deployer:
                 component, before = change.after.component, change.before
                 progress(change.name, f"fetching {component.reference()}")
                 image = self.containers.fetch(component.reference(), component.digest)
-                conditions.check_digest(self.journal, change.name, component, image.digest)
+                if recorded := history.former_digest(self.journal, component, image.digest):
+                    raise Refused(f"{component.image}:{component.tag} is not the image that was deployed: the registry "
+                                  f"has {image.digest}, the recorded digest is {recorded}. If that is intended: nova "
+                                  f"deploy {change.name}={component.tag}@{image.digest}. Nothing was changed.")
                 if kind == DEPLOY and before is not None and before.wanted and before.image == image.ident and (
                         msgspec.structs.replace(before.component, digest=component.digest) == component):
                     progress(change.name, "is up to date")
@@ -294,7 +298,7 @@ class Deployer:
         """Check all conditions that can be checked before a component stops. Raises Refused, ImageFault, Invalid."""
         for change in changes if kind != BACK_UP else ():
             self._check_data_paths(kind, change, drop_data)
-        self.data.check_room([self.data.size(change.name, conditions.volumes_of(change)) for change in changes])
+        self.data.check_room([self.data.size(change.name, change.volumes) for change in changes])
         for change in changes:
             if change.after is not None:
                 self.secrets.make({name: self.platform.secrets[name] for name in change.after.component.secrets()
@@ -306,22 +310,36 @@ class Deployer:
         (earlier releases of novad created such containers), or if the new container would store such data."""
         before, after, paths = change.before, change.after, list[str]()
         if before is not None and self.runtime.has_image(before.image):
-            paths += conditions.open_paths(before.component, self.runtime.data_paths(before.image))
+            paths += before.component.uncovered(self.runtime.data_paths(before.image))
         if after is not None and _remakes(kind, change):
             paths += self.runtime.data_paths(after.image)
-        if (deployed := after or before) is not None and (after is not None or not drop_data):
-            conditions.check_data_paths(deployed, paths, removal=after is None)
+        deployed = after or (None if drop_data else before)
+        if deployed is None or not (lacking := deployed.component.uncovered(paths)):
+            return
+        more = f" and {len(lacking) - _SHOWN} more paths" if len(lacking) > _SHOWN else ""
+        shown = ", ".join(path if path.isprintable() else ascii(path) for path in lacking[:_SHOWN])
+        way_out = "Add a volume with this destination to the component" if after else (
+            "Remove the data with the components (nova remove --remove-volumes), or first deploy the component with a "
+            "volume")
+        raise Refused(f"Component {deployed.name}: the image {deployed.component.reference()} stores data at {shown}"
+                      f"{more}, which the component does not name. The data would be lost whenever the container is "
+                      f"removed or created again. {way_out}, with backup = false if the data are disposable, or a "
+                      "bind. Copy existing data from the container before (podman cp). Nothing was changed.")
 
     def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
         dumped = {change.name for change in changes if begun.kind == BACK_UP and change.before is not None
                   and change.before.component.dump and self.containers.running(change.name)}
         before = {change.name: change.before for change in changes if change.before is not None}
-        stops = conditions.stopping({name: before[name] for name in self.order(before, before.values())}, dumped)
-        for name, deployed in reversed(stops.items()):
+        stopping: list[str] = []  # Components that write data, and those that would wait for a stopped one.
+        for name in self.order(before, before.values()):
+            component = before[name].component
+            if name not in dumped and (component.volumes or component.data_of or {*component.depends} & {*stopping}):
+                stopping.append(name)
+        for name in reversed(stopping):
             progress(name, "stopping")
-            self.containers.stop(deployed)
+            self.containers.stop(before[name])
         for change in changes:
-            writer, volumes = change.before or change.after, conditions.volumes_of(change)
+            writer, volumes = change.before or change.after, change.volumes
             is_backed_up = change.before is not None and any(volume.backup for volume in volumes)
             if writer is None or not (is_backed_up or self.data.holds(change.name, volumes)):
                 # No volumes, or a new component: an empty backup would mean that an earlier state had no data.
@@ -348,6 +366,7 @@ class Deployer:
             if change.after is None:
                 continue
             self._go_on()
+            dump = ""
             if not _remakes(kind, change):
                 progress(change.name, "starting")
             else:
@@ -357,15 +376,15 @@ class Deployer:
                 self.runtime.remove(self.containers.name(change.name))
                 if change.restore or change.state:
                     progress(change.name, "restoring its data")
-                    self.containers.restore_backup(change)
+                    dump = self.containers.restore_backup(change)
                 progress(change.name, f"starting {change.after.component.reference()}")
                 self.containers.make(change.after)
             self.runtime.start(self.containers.name(change.name))
             progress(change.name, "waiting until it is healthy")
             self.containers.wait(change.after)
-            if change.restore and (place := self.containers.backup_path(change)) and self.data.dump(place).exists():
+            if dump:
                 progress(change.name, "reading its dump")
-                self.containers.restore_dump(change.after, place)
+                self.containers.restore_dump(change.after, dump)
                 self.containers.wait(change.after)
             after = msgspec.structs.replace(change.after, version=self.containers.version(change.after))
             progress(change.name, f"runs version {after.version}")

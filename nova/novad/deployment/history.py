@@ -1,4 +1,4 @@
-"""The history of a component's states, and rollbacks to a state with its data.
+"""The history of deployed components: their states, rollbacks to a state with its data, and the digests of tags.
 
 The states of a component are a tree. Each deployment that changes the image, the configuration or the data of a
 component creates a state with the number of the deployment. ``nova rollback`` returns to the parent of a state:
@@ -9,18 +9,25 @@ component creates a state with the number of the deployment. ``nova rollback`` r
 A state ends when the next one begins; the deployment that creates the next state backs up the data first. A rollback
 copies a state. Data that the component wrote since then are not part of the copied state: a rollback to that state
 restores it again, unless the component has no data.
+
+The first deployment of a tag records its digest; later ones refuse another image behind the tag. A tag is resolved once
+per deployment. A new digest is accepted if the deployment names it (``COMPONENT=TAG@sha256:…``) or the platform file
+does (``digest``). A channel may move by itself if the registry is authenticated by TLS.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from nova.common.errors import NotKnown, Refused
 from nova.novad.deployment.journal import Change, Deployed, Deployment, Journal, State
 from nova.novad.errors import Nothing
+from nova.novad.platform import Component
+from nova.novad.runtime import images
 
 DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP, RESTORE = "deploy", "rollback", "remove", "rotate", "backup", "restore"
 
+_DIGEST = "digest "  # Prefix of facts in the journal.
 _RECORDED = 100  # Number of deployments read at a time when the states of an older journal are recorded.
 
 
@@ -59,7 +66,7 @@ def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict
 
 def changes_restored(journal: Journal, ident: int) -> list[Change]:
     """Return the change that restores data from a backup, with the image that wrote them. Raises NotKnown, Refused."""
-    backup = next((candidate for candidate in journal.backups(dropped=True) if candidate.id == ident), None)
+    backup = journal.backup(ident)
     if backup is None:
         raise NotKnown(f"Backup {ident} does not exist.")
     if not backup.path:
@@ -108,8 +115,7 @@ def _state(journal: Journal, deployment: Deployment, change: Change) -> State | 
 def _guessed(journal: Journal, states: Sequence[State], change: Change) -> State | None:
     """Return the state to which a rollback of an earlier release returned. Its end created the restored backup; without
     data it is the last state of the same version."""
-    backups = journal.backups(change.name, dropped=True)
-    backup = next((candidate for candidate in backups if candidate.id == change.restore), None)
+    backup = journal.backup(change.restore)
     return next((candidate for candidate in reversed(states) if change.after is not None and not candidate.removed
                  and candidate.origin == change.after.deployment
                  and (backup is None or candidate.deployment < backup.deployment)), None)
@@ -160,3 +166,29 @@ def _change(journal: Journal, ident: int, name: str) -> Change | None:
     """Return the change of a component by a deployment, or None if the journal has none."""
     deployment = journal.deployment(ident)
     return next((change for change in deployment.changes if change.name == name), None) if deployment else None
+
+
+def former_digest(journal: Journal, component: Component, digest: str) -> str:
+    """Return the recorded digest of the tag if it is another one, so that the change must be confirmed, or ""."""
+    if component.digest or tag_moves(component) or not digest:
+        return ""
+    tagged = _tagged(component)
+    # Earlier releases recorded the digests of deployed images only with the components.
+    recorded = journal.fact(f"{_DIGEST}{tagged}") or next(
+        (deployed.digest for deployed in journal.components().values() if _tagged(deployed.component) == tagged), "")
+    return recorded if recorded != digest else ""
+
+
+def tag_moves(component: Component) -> bool:
+    """Return True if another image behind the tag is an update: it is a channel, and TLS authenticates the registry."""
+    return not component.version and not images.is_on_loopback(component.image)
+
+
+def record_digests(journal: Journal, changes: Iterable[Change]) -> None:
+    for change in changes:
+        if change.after is not None and change.after.digest and change.after != change.before:
+            journal.set_fact(f"{_DIGEST}{_tagged(change.after.component)}", change.after.digest)
+
+
+def _tagged(component: Component) -> str:
+    return f"{component.image}:{component.tag}"

@@ -18,7 +18,7 @@ import msgspec
 
 from nova.common.errors import ReportedError
 from nova.common.structs import compile_once
-from nova.novad.platform import Component
+from nova.novad.platform import Component, Volume
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -76,6 +76,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     restore: int = 0
     state: int = 0
 
+    @property
+    def volumes(self) -> list[Volume]:
+        """Return the volumes that the component has before or after the change."""
+        return [*{volume.name: volume for deployed in (self.after, self.before) if deployed is not None
+                  for volume in deployed.component.volumes}.values()]
+
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """A state of a component, see :mod:`nova.novad.deployment.history`. ``deployment``: the deployment that created it.
@@ -125,8 +131,7 @@ class Participation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of a component before ``deployment``. ``writer``: the deployment of the component that wrote them.
-    ``path``: below the data directory; "" after the copy was removed."""
+    """The data of a component before ``deployment``, written by deployment ``writer``. ``path``: "" if removed."""
 
     id: int
     component: str
@@ -298,6 +303,10 @@ class Journal:
         """Return backups, the newest first."""
         return self._structs(Backup, "select * from backups where (? is null or component = ?) and (? or path != '') "
                                      "order by id desc", component, component, dropped)
+
+    def backup(self, ident: int) -> Backup | None:
+        """Return a backup, also a removed one."""
+        return next(iter(self._structs(Backup, "select * from backups where id = ?", ident)), None)
 
     def drop_backup(self, ident: int, kind: str) -> None:
         """Mark a backup as deleted, so that a restore reports it; record its directory for cleanup, as ``kind``."""

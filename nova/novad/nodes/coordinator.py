@@ -9,7 +9,6 @@ again.
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import logging
 import threading
 import time
@@ -60,10 +59,8 @@ class Away(ReportedError):
     """A node does not respond."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Peer:
-    """An accepted node that responds. ``place``: the name and roles by which this control node accepted the node;
-    ``steered``: True if a control node assigns its components."""
+class Peer(msgspec.Struct, frozen=True):
+    """An accepted node that responds. ``place``: as it was accepted; ``steered``: a control node assigns components."""
 
     url: str
     place: Place
@@ -257,8 +254,8 @@ class Coordinator:
 
     def _do(self, verb: str, ident: int, node_assignment: NodeAssignment, progress: Progress) -> None:
         peer, assignment = node_assignment
-        values = self._secrets.values(sorted({name for component in assignment.platform.components.values()
-                                              for name in component.secrets()}))
+        components = assignment.platform.components.values()
+        values = self._secrets.values(sorted({name for component in components for name in component.secrets()}))
         request = pb.ShareRequest(share=msgspec.structs.replace(assignment, number=ident, values=values).encode())
         try:
             for report in self._follow(peer.url, peer.node, verb, request, _longest(assignment), progress):
@@ -309,8 +306,7 @@ class Coordinator:
 
     def _follow(self, url: str, node: str, verb: str, request: Any, longest: float,
                 progress: Progress) -> Iterator[pb.Progress]:
-        """Make a call of a node. Forwards its progress, printable characters only, and yields it. Raises Failed for too
-        many messages."""
+        """Make a call of a node. Forwards the printable characters of its progress, and yields it. Raises Failed."""
         with self._client(url, node) as client, contextlib.closing(  # type: ignore[type-var]
                 client.follow(getattr(client.nodes, verb), request, longest)) as reports:
             for number, report in enumerate(reports):
@@ -358,16 +354,12 @@ class Coordinator:
                 return act(item)
             except ReportedError as error:
                 return error
-        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
-            return list(pool.map(safely, items))
+        return self._all(items, safely)
 
     def _all(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
-        """Return all results. Raises the first error."""
-        answers = self._concurrently(items, act)
-        for answer in answers:
-            if isinstance(answer, ReportedError):
-                raise answer
-        return answers
+        """Run ``act`` for all items concurrently; return the results. Raises the error of the first failed item."""
+        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
+            return [future.result() for future in [pool.submit(act, item) for item in items]]
 
 
 def _longest(assignment: Assignment) -> float:

@@ -6,7 +6,6 @@ for its address and for the node name that it announces.
 """
 
 import contextlib
-import dataclasses
 import logging
 import socket
 import ssl
@@ -35,8 +34,7 @@ _RETRY = 10.0  # Seconds until browsing is restarted after a network error.
 _CHECK_INTERVAL = 30.0  # Seconds between two checks of the addresses of the machine.
 
 
-@dataclasses.dataclass
-class Entry:
+class Entry(msgspec.Struct):
     """An announced novad. ``failing``: start of its failures (monotonic; None: confirmed); ``due``: next attempt."""
 
     instance: Instance
@@ -177,8 +175,7 @@ def certified(url: str, node: str, files: Mapping[str, str]) -> bool:
 
 
 def certificate_names(url: str, files: Mapping[str, str]) -> list[str]:
-    """Return the names in the certificate of a server. Raises OSError or ValueError if the authority of nodes did not
-    issue it for the server's address."""
+    """Return the names in the certificate of a server. Raises OSError, ValueError if it is invalid for the address."""
     host, _colon, port = url.removeprefix("tls://").rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(files["NOVA_CACERT"])

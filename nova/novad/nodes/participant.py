@@ -114,9 +114,9 @@ class Participant:
 
     def _settle(self, deployment: Deployment, done: bool, progress: Progress) -> None:
         if deployment.state == PENDING or (not done and deployment.state in (RUNNING, STUCK)):
-            origin = self._journal.origins([deployment.id]).get(deployment.id)
+            origin = self._journal.origins([deployment.id])[deployment.id]
             self.deployer.decide(deployment.id, done, progress, self.deployer.containers.removal_tasks(
-                origin.volumes, origin.secrets) if origin is not None else [])
+                origin.volumes, origin.secrets))
         elif done != (deployment.state == DONE) and deployment.changes:
             raise Failed(f"Deployment {deployment.id} is {deployment.state} on node {self.node} already.")
 

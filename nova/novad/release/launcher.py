@@ -59,8 +59,6 @@ def import_path(place: pathlib.Path) -> str:
 
 
 class Releases:
-    """The releases in a data directory."""
-
     def __init__(self, data_dir: str | pathlib.Path) -> None:
         self.place = pathlib.Path(data_dir) / "releases"
 

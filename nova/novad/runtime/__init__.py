@@ -1,1 +1,1 @@
-"""Container runtimes: the interface that novad needs (``base``), and podman."""
+"""podman: its service as a child process, its REST API, and the registries of images."""

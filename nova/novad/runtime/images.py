@@ -1,7 +1,4 @@
-"""Images: their size and digest in a registry (OCI distribution API, without a login), and pulls by the podman service.
-
-A pull is cancelled before it fills the disk.
-"""
+"""The size and digest of images in a registry (OCI distribution API, without a login)."""
 
 import http.client
 import json
@@ -10,7 +7,6 @@ import os
 import pathlib
 import platform
 import re
-import shutil
 import tomllib
 import urllib.error
 import urllib.parse
@@ -18,8 +14,6 @@ import urllib.request
 from typing import Any
 
 from nova.common.plain_ip import on_loopback
-from nova.novad.errors import ImageFault, RuntimeFault
-from nova.novad.runtime.podman_stream import PodmanStream
 
 LOG = logging.getLogger(__name__)
 
@@ -33,10 +27,6 @@ _REFERENCE = re.compile(r"(?P<host>[^/]*[.:][^/]*|localhost)/(?P<path>[^@]+?)(?:
                         r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?", re.ASCII)
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-MARGIN = 64 << 20  # Bytes of the disk that stay free of images.
-_MIB = 1 << 20
-_PULL_TIMEOUT = 1800.0  # seconds in which podman may report nothing
-_REASON = 400  # characters of the end of podman's error message
 
 
 def is_on_loopback(reference: str) -> bool:
@@ -134,62 +124,3 @@ def _json(url: str, headers: dict[str, str]) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError(f"{url} is not a JSON object of at most {_MOST} bytes")
     return document
-
-
-# --- pulls -----------------------------------------------------------------------------------------
-def pull(path: str, reference: str, storage: pathlib.Path) -> str:
-    """Pull an image into the storage of the podman service at ``path``; return its id. Raises RuntimeFault."""
-    what = f"{reference} cannot be fetched"
-    query = urllib.parse.urlencode({"reference": reference, "policy": "always", "compatMode": "false",
-                                    "tlsVerify": str(not is_on_loopback(reference)).lower()})
-    try:
-        stream = PodmanStream(path, what, "POST", f"/images/pull?{query}", timeout=_PULL_TIMEOUT, refused=ImageFault)
-    except RuntimeFault as error:
-        text = error.message.removeprefix("podman: ") if isinstance(error, ImageFault) else error.message
-        raise type(error)(f"{text}{disk_note(storage)}") from None
-
-    def check_disk() -> None:
-        if _free(storage) < MARGIN:
-            raise ImageFault(f"{what}: the pull was cancelled, since less than {MARGIN // _MIB} MiB are free in "
-                             f"{storage}.")
-
-    ident = ""
-    try:
-        for report in stream.documents(check_disk):
-            if report.get("error"):
-                raise ImageFault(f"{what}: {str(report['error'])[-_REASON:]}{disk_note(storage)}")
-            ident = str(report.get("id") or ident)
-    finally:
-        stream.free()  # This cancels a pull that has not ended.
-    if not ident:
-        raise ImageFault(f"{what}: podman reported no reason.{disk_note(storage)}")
-    return ident.removeprefix("sha256:")
-
-
-def check_size(reference: str, storage: pathlib.Path, limit: int) -> bool:
-    """Raise ImageFault if the image is too large to be pulled. Returns False if its size is unknown. ``limit``: maximum
-    size of the compressed layers in bytes (0: unlimited)."""
-    layers = size(reference)
-    if layers is None:
-        return False
-    if limit and layers > limit:
-        raise ImageFault(f"{reference} has layers of {layers // _MIB} MiB, and image_limit is {limit // _MIB} MiB.")
-    free = shutil.disk_usage(storage).free
-    if layers + MARGIN > free:
-        raise ImageFault(f"{reference} has layers of {layers // _MIB} MiB, which take more when they are unpacked, and "
-                         f"{free // _MIB} MiB are free in {storage}.")
-    return True
-
-
-def _free(storage: pathlib.Path) -> int:
-    """Return the free bytes of a disk, or MARGIN if they are unknown."""
-    try:
-        return shutil.disk_usage(storage).free
-    except OSError:
-        return MARGIN
-
-
-def disk_note(storage: pathlib.Path | None) -> str:
-    """Return a sentence about the free space if a full disk may be the cause of an error."""
-    free = MARGIN if storage is None else _free(storage)
-    return f" (the disk of {storage} is full: {free // _MIB} MiB are free)" if free < MARGIN else ""

@@ -1,14 +1,16 @@
 """podman, by its REST service and the official client library."""
 
 import contextlib
-import dataclasses
 import datetime
 import pathlib
 import re
+import shutil
 import time
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
+import msgspec
 import requests
 from podman import PodmanClient
 from podman import errors as podman_errors
@@ -17,6 +19,7 @@ from nova.common.errors import ReportedError
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.platform import Component
 from nova.novad.runtime import images, podman_stream
+from nova.novad.runtime.podman_stream import PodmanStream
 
 # Labels that mark the containers of novad.
 PLATFORM, COMPONENT, DEPLOYMENT = "io.nova.platform", "io.nova.component", "io.nova.deployment"
@@ -25,23 +28,24 @@ CONFINED = ("nosuid", "nodev")
 
 _TIMEOUT = 60.0  # Timeout in seconds of a request that changes something.
 _QUERY_TIMEOUT = 20.0  # timeout of a query, shorter than that of the client
+_PULL_TIMEOUT = 1800.0  # seconds in which podman may report nothing
 _REASON = 400  # characters of the end of podman's error message
+MARGIN = 64 << 20  # Bytes of the disk that stay free of images.
+_MIB = 1 << 20
 _UNNAMED = re.compile(r"[0-9a-f]{64}")  # the name that podman gives a volume without a name
 _OUTPUT = 1 << 16  # Maximum number of bytes kept of a command's output.
 # States of podman in which a container has processes.
 _RUNNING, _PAUSED, _STOPPING = _ALIVE = ("running", "paused", "stopping")
 
 
-@dataclasses.dataclass(frozen=True)
-class Image:
+class Image(msgspec.Struct, frozen=True):
     """An image. ``ident``: its id, which identifies its content; ``digest``: its digest in the registry."""
 
     ident: str
     digest: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Container:
+class Container(msgspec.Struct, frozen=True):
     """A container. ``started``: seconds since 1970. ``volumes``: ids of its volumes without a name."""
 
     name: str
@@ -49,12 +53,11 @@ class Container:
     running: bool
     exit_code: int = 0
     started: float = 0.0
-    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     volumes: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Mount:
+class Mount(msgspec.Struct, frozen=True):
     """A file or directory of the node, mounted at ``destination``. With CONFINED in ``options`` it belongs to novad."""
 
     source: pathlib.Path
@@ -62,15 +65,14 @@ class Mount:
     options: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """A container of ``component`` to create. Without networks it uses the network of the node."""
 
     name: str
     image: str
     labels: Mapping[str, str]
     component: Component
-    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    env: Mapping[str, str] = {}
     mounts: tuple[Mount, ...] = ()
     networks: tuple[str, ...] = ()
 
@@ -96,15 +98,61 @@ class Podman:
                 info: Any = client.info()  # type: ignore[no-untyped-call]
                 self._storage = pathlib.Path(info["store"]["graphRoot"])
         with self._client(f"{reference} cannot be fetched") as client:
-            unsized = not images.check_size(reference, self._storage, self._image_limit) and self._image_limit
+            layers, limit = images.size(reference), self._image_limit
+            if layers is not None and limit and layers > limit:
+                raise ImageFault(f"{reference} has layers of {layers // _MIB} MiB, and image_limit is {limit // _MIB} "
+                                 "MiB.")
+            if layers is not None and layers + MARGIN > (free := shutil.disk_usage(self._storage).free):
+                raise ImageFault(f"{reference} has layers of {layers // _MIB} MiB, which take more when they are "
+                                 f"unpacked, and {free // _MIB} MiB are free in {self._storage}.")
+            unsized = layers is None and limit
             present = {image.id for image in client.images.list()} if unsized else set()
-            image: Any = client.images.get(images.pull(self._socket, reference, self._storage))
-            if unsized and (size := int(image.attrs["Size"])) > self._image_limit:
+            image: Any = client.images.get(self._pull(reference))
+            if unsized and (size := int(image.attrs["Size"])) > limit:
                 if image.id not in present:  # Images of other deployments stay.
                     client.images.remove(image.id)
-                raise ImageFault(f"{reference} has {size >> 20} MiB when it is unpacked, and image_limit is "
-                                 f"{self._image_limit >> 20} MiB. The size of its layers was unknown before the pull.")
+                raise ImageFault(f"{reference} has {size // _MIB} MiB when it is unpacked, and image_limit is "
+                                 f"{limit // _MIB} MiB. The size of its layers was unknown before the pull.")
             return Image(image.id.removeprefix("sha256:"), str(image.attrs.get("Digest") or ""))
+
+    def _pull(self, reference: str) -> str:
+        """Pull an image; return its id. The pull is cancelled before it fills the disk. Raises RuntimeFault."""
+        what = f"{reference} cannot be fetched"
+        query = urllib.parse.urlencode({"reference": reference, "policy": "always", "compatMode": "false",
+                                        "tlsVerify": str(not images.is_on_loopback(reference)).lower()})
+        try:
+            stream = PodmanStream(self._socket, what, "POST", f"/images/pull?{query}", timeout=_PULL_TIMEOUT,
+                                  refused=ImageFault)
+        except RuntimeFault as error:
+            text = error.message.removeprefix("podman: ") if isinstance(error, ImageFault) else error.message
+            raise type(error)(f"{text}{self._disk_note()}") from None
+        def check_disk() -> None:
+            if self._free() < MARGIN:
+                raise ImageFault(f"{what}: the pull was cancelled, since less than {MARGIN // _MIB} MiB are free in "
+                                 f"{self._storage}.")
+        ident = ""
+        try:
+            for report in stream.documents(check_disk):
+                if report.get("error"):
+                    raise ImageFault(f"{what}: {str(report['error'])[-_REASON:]}{self._disk_note()}")
+                ident = str(report.get("id") or ident)
+        finally:
+            stream.free()  # This cancels a pull that has not ended.
+        if not ident:
+            raise ImageFault(f"{what}: podman reported no reason.{self._disk_note()}")
+        return ident.removeprefix("sha256:")
+
+    def _free(self) -> int:
+        """Return the free bytes of podman's storage, or MARGIN if they are unknown."""
+        with contextlib.suppress(OSError):
+            if self._storage is not None:
+                return shutil.disk_usage(self._storage).free
+        return MARGIN
+
+    def _disk_note(self) -> str:
+        """Return a sentence about the free space if a full disk may be the cause of an error."""
+        free = self._free()
+        return f" (the disk of {self._storage} is full: {free // _MIB} MiB are free)" if free < MARGIN else ""
 
     def resolve(self, reference: str) -> str:
         """Return the digest of a tag in a registry on this machine; "" for others and without a response."""
@@ -249,8 +297,7 @@ class Podman:
 
     @contextlib.contextmanager
     def _client(self, what: str, timeout: float | None = None, absent_ok: bool = False) -> Iterator[PodmanClient]:
-        """Connect to the service. Raises RuntimeFault for errors, with podman's reason, and a note if the disk is full.
-        ``absent_ok``: NotFound ends the block without an error."""
+        """Connect to the service. Raises RuntimeFault with podman's reason. ``absent_ok``: NotFound ends the block."""
         try:
             with contextlib.closing(PodmanClient(
                     base_url=f"unix://{self._socket}", timeout=timeout or _TIMEOUT)) as client:
@@ -259,7 +306,7 @@ class Podman:
             raise
         except (podman_errors.PodmanError, OSError) as error:  # Errors of requests and APIError are OSError.
             if not (absent_ok and isinstance(error, podman_errors.NotFound)):
-                raise RuntimeFault(f"podman: {what}: {_why(error)}{images.disk_note(self._storage)}") from error
+                raise RuntimeFault(f"podman: {what}: {_why(error)}{self._disk_note()}") from error
         except Exception as error:  # The library raises KeyError, TypeError and others for an unexpected response.
             raise RuntimeFault(f"podman: {what}: its response cannot be read "
                                f"({type(error).__name__}: {error})") from error
@@ -298,6 +345,6 @@ def _propagation(options: tuple[str, ...]) -> dict[str, str]:
 def _seconds(text: str | None) -> float:
     if not text:
         return time.time()
-    with contextlib.suppress(ValueError):  # Python does not parse nanoseconds.
-        return datetime.datetime.fromisoformat(re.sub(r"\.\d*", "", text)).timestamp()
+    with contextlib.suppress(ValueError):
+        return datetime.datetime.fromisoformat(text).timestamp()
     return 0.0

@@ -37,8 +37,7 @@ Line = tuple[int, bytes]  # Number of the output stream, and the line without it
 
 
 class PodmanStream:
-    """A request and its response. Raises RuntimeFault, whose message begins with ``what``, or ``refused`` if the status
-    of the response is not one of ``codes``."""
+    """A request and its response. Raises RuntimeFault for ``what``, or ``refused`` for a status not in ``codes``."""
 
     def __init__(self, path: str, what: str, method: str, url: str, body: Any = None, timeout: float | None = _TIMEOUT,
                  codes: tuple[int, ...] = (200,), refused: type[RuntimeFault] = RuntimeFault) -> None:
@@ -98,8 +97,7 @@ class PodmanStream:
         return document
 
     def documents(self, poll: Callable[[], None]) -> Iterator[dict[str, Any]]:
-        """Yield the JSON objects of a response with one object per line. ``poll`` is called every 0.2 seconds at least,
-        and may raise."""
+        """Yield the JSON objects of a response with one per line. ``poll`` is called every 0.2 seconds; may raise."""
         left = b""
         for piece in itertools.chain(self._pieces(poll), [b"\n"]):
             *lines, left = (left + piece).split(b"\n")
@@ -141,7 +139,6 @@ class PodmanStream:
             raise self.fault("the response ended early")
 
     def _pieces(self, poll: Callable[[], None] | None = None) -> Iterator[bytes]:
-        """Yield the content as it arrives."""
         if self._buffer:
             yield self._buffer
         timeout = self._sock.gettimeout()
@@ -188,11 +185,9 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
     """Run a command in a container; return its exit code, or EXPIRED after a timeout, which kills the command. ``take``
     gets its output (stream, bytes). Raises RuntimeFault and the errors of ``take``, which end the command."""
     what, deadline = f"{command[0]} cannot be run in container {container}", time.monotonic() + timeout
-
     def check_deadline() -> None:
         if time.monotonic() > deadline:
             raise TimeoutError
-
     ident = PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
         "Cmd": list(command), "AttachStdin": source is not None, "AttachStdout": True, "AttachStderr": True},
         codes=(201,)).document().get("Id")
@@ -297,7 +292,6 @@ class PodmanLines:
         return lines
 
     def _end(self) -> list[Line]:
-        """Return incomplete lines at the end of the log."""
         return self._lines([(which, b"\n") for which, rest in self._rests.items() if rest])
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nova.novad.masking import MASK
+from nova.novad.secrets import MASK
 from tests.integration.novad import novad_node
 from tests.integration.novad.novad_node import Node, Registry, wait_for
 from tests.unit.novad.test_masking import SHOWN, longest

@@ -34,7 +34,8 @@ def rows(data):
 
 def test_backup_contains_all_volumes_with_backup_enabled(data):
     place, size = data.back_up("db", VOLUMES, 7)
-    assert (place, data.volumes_in(place), size > 0) == ("backups/db/7", {"rows"}, True)
+    assert (place, {path.name for path in (data.root / place).iterdir()}, size > 0) == (
+        "backups/db/7", {"rows"}, True)
     (data.volume("db", "rows") / "deep/file").write_text("two")
     (data.volume("db", "rows") / "new").write_text("two")
     (data.volume("db", "cache") / "file").write_text("cold")

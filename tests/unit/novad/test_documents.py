@@ -2,8 +2,10 @@
 
 import contextlib
 import re
+from typing import Annotated
 
 import hypothesis
+import msgspec
 import pytest
 import yaml
 from hypothesis import strategies as st
@@ -101,3 +103,21 @@ def test_arbitrary_yaml_yields_a_platform_or_a_user_error(around, key, value):
     words = (key, value) if around.count("{}") == 2 else (value,)
     with contextlib.suppress(Invalid):
         parse(around.format(*words), "yaml")
+
+
+class Row(documents.Strict, frozen=True):
+    number: int = 0
+
+
+class Table(documents.Strict, frozen=True):
+    rows: dict[Annotated[str, msgspec.Meta(pattern="^[a-z0-9]+$")], Row]
+
+
+@pytest.mark.parametrize(("wrong", "said"), [
+    ({"r700": {"number": "x"}, "r900": {"number": "y"}}, r"rows\.r700\.number: Expected `int`"),
+    ({"r900": {"other": 1}, "r999": {"number": "y"}}, r"rows\.r900: .*unknown field `other`"),
+    ({"R": {}, "S": {}}, r"rows: 'R' cannot be a name there")])
+def test_first_wrong_entry_of_a_large_table_is_named(wrong, said):
+    rows = {f"r{number}": {"number": number} for number in range(1000)} | wrong
+    with pytest.raises(Invalid, match=rf"^file: {said}"):
+        documents.convert({"rows": rows}, Table, "file")

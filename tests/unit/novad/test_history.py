@@ -11,6 +11,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -233,7 +234,8 @@ class Comparison:
 
     def prune(self, keep: int) -> str:
         newest = {name: [one.id for one in self.novad.daemon.journal.backups(name)][:keep] for name in NAMES}
-        self.novad.daemon.prune(keep)
+        self.novad.daemon.options = msgspec.structs.replace(self.novad.daemon.options, keep_backups=keep)
+        self.novad.daemon.prune()
         assert {name: [one.id for one in self.novad.daemon.journal.backups(name)] for name in NAMES} == newest
         return ""
 

@@ -10,7 +10,7 @@ import pytest
 from nova.novad.deployment import containers, history
 from nova.novad.deployment.journal import Change
 from nova.novad.errors import Failed, RuntimeFault
-from nova.novad.masking import MASK, MaskedStream, Masker
+from nova.novad.secrets import MASK, MaskedStream, Masker
 from tests.unit.novad.test_deploy import TEXT, Node
 
 VALUE = "k3YsecretQ9x"

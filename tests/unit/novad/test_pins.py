@@ -3,7 +3,7 @@
 import pytest
 
 from nova.common.errors import Invalid, Refused
-from nova.novad.deployment.changes import tag_moves
+from nova.novad.deployment.history import tag_moves
 from nova.novad.platform import Component
 from tests.unit.novad.runtimes import digest
 from tests.unit.novad.test_deploy import Node

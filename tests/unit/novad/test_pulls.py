@@ -13,7 +13,7 @@ import pytest
 
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.platform import Component
-from nova.novad.runtime import images
+from nova.novad.runtime import images, podman
 from nova.novad.runtime.podman import Podman, Wanted
 
 DIGEST = "sha256:" + "1" * 64
@@ -145,13 +145,11 @@ def answer(status, *documents):
 
 @pytest.mark.parametrize(("limit", "free", "said"), [
     (2000, 1 << 40, "has layers of 0 MiB, and image_limit is"), (0, 3000, "take more when they are unpacked"),
-    (0, images.MARGIN + 2999, "63|64 MiB are free")])
+    (0, podman.MARGIN + 2999, "63|64 MiB are free")])
 def test_too_large_image_is_refused_before_the_pull(site, tmp_path, monkeypatch, limit, free, said):
     site.answers = manifest("1")
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(images.shutil, "disk_usage", lambda _path: usage._replace(free=free))
-    with pytest.raises(ImageFault, match=said):
-        images.check_size(f"{site.host}/a/b:1", tmp_path, limit)
+    monkeypatch.setattr(podman.shutil, "disk_usage", lambda _path: usage._replace(free=free))
     runtime = Podman(str(tmp_path / "nobody"), limit)
     runtime._storage = tmp_path
     with pytest.raises(ImageFault, match=said):
@@ -161,7 +159,7 @@ def test_too_large_image_is_refused_before_the_pull(site, tmp_path, monkeypatch,
 def test_pull_is_cancelled_before_it_fills_the_disk(tmp_path, monkeypatch, service):
     """The reported size is not sufficient, for example with layers that grow when unpacked."""
     usage, listening = shutil.disk_usage(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    monkeypatch.setattr(images.shutil, "disk_usage", lambda _path: usage._replace(free=1 << 20))
+    monkeypatch.setattr(podman.shutil, "disk_usage", lambda _path: usage._replace(free=1 << 20))
     listening.bind(str(tmp_path / "slow"))
     listening.listen()
 
@@ -175,8 +173,10 @@ def test_pull_is_cancelled_before_it_fills_the_disk(tmp_path, monkeypatch, servi
     ended = []
     thread = threading.Thread(target=slow, daemon=True)
     thread.start()
+    runtime = Podman(str(tmp_path / "slow"))
+    runtime._storage = tmp_path
     with pytest.raises(ImageFault, match=r"short:1 cannot be fetched: the pull was cancelled, since less than 64"):
-        images.pull(str(tmp_path / "slow"), "short:1", tmp_path)
+        runtime.fetch("short:1")
     thread.join(30)
     listening.close()
     assert ended == [b""]
@@ -187,8 +187,10 @@ def test_pull_is_cancelled_before_it_fills_the_disk(tmp_path, monkeypatch, servi
     ([answer(200, {"stream": "x"}, {"error": "write: no space left on device"})], "fetched: write: no space left"),
     ([answer(200)], "short:1 cannot be fetched: podman reported no reason"), ([answer(200, [], 1, {})], "no reason")])
 def test_failed_pull_reports_the_reason(service, tmp_path, answers, said):
+    runtime = Podman(service(*answers))
+    runtime._storage = tmp_path
     with pytest.raises(ImageFault, match=said):
-        images.pull(service(*answers), "short:1", tmp_path)
+        runtime.fetch("short:1")
 
 
 @pytest.mark.parametrize("verb", ["create", "start", "stop", "remove", "find", "containers", "make_network",
@@ -199,7 +201,7 @@ def test_broken_podman_connection_reports_reason_and_full_disk(service, tmp_path
     runtime = Podman(service(*[b""] * 5))
     runtime._storage = pathlib.Path(tmp_path)
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(images.shutil, "disk_usage",
+    monkeypatch.setattr(podman.shutil, "disk_usage",
                         lambda _path: usage._replace(free=5 << 20 if full else 1 << 40))
     words = {"create": [Wanted(name="c", image="i", labels={}, component=Component(image="i"))], "stop": ["c", 1],
              "version": [], "fetch": ["short:1"]}
