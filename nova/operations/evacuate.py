@@ -17,6 +17,7 @@ from nova.operations.framework.rules import Rules
 from nova.operations.moves import Move, MoveData
 
 _EVENT = "compute_rebuild_instance"
+_MOVING = (states.RESIZE_MIGRATING, states.RESIZE_FINISH)
 
 
 class EvacuateRequest(Object, kw_only=True):
@@ -29,9 +30,11 @@ class EvacuateRequest(Object, kw_only=True):
 
 
 class EvacuateData(MoveData, kw_only=True):
-    """``shared``: the destination can access the server's disks."""
+    """``shared``: the destination can access the server's disks. ``interrupted``: a resize was in progress, which may
+    have set the disks aside; a copy of them at their former place is perhaps incomplete."""
 
     off: bool = False
+    interrupted: bool = False
     shared: bool = False
 
 
@@ -50,7 +53,7 @@ class Evacuate(Move):
     @classmethod
     def begin(cls, instance: Instance, request: EvacuateRequest) -> dict[str, object]:
         off = instance.vm_state == states.STOPPED or (request.stay_off and instance.vm_state == states.ACTIVE)
-        return {**super().begin(instance, request), "off": off}
+        return {**super().begin(instance, request), "off": off, "interrupted": instance.task_state in _MOVING}
 
     def accept(self, ctl: Acceptance, request: EvacuateRequest) -> None:
         instance = ctl.instance
@@ -88,9 +91,9 @@ class Evacuate(Move):
     @connects_volumes
     def find_disks(self, host: HostContext) -> None:
         """Check for the server's disks on shared storage, including disks that an interrupted move set aside."""
-        if not host.driver.disks.exist(host.instance):
+        if self.data.interrupted or not host.driver.disks.exist(host.instance):
             host.connect_volumes()
-            host.driver.cold_migration.revert(host.instance)
+            host.driver.cold_migration.revert(host.instance, former=self.data.source)
         host.result(shared=host.driver.disks.exist(host.instance))
 
     @step(CONDUCTOR, event=_EVENT, journaled_as="found")

@@ -45,12 +45,14 @@ RIGHT = {
     **{verb: {202} for verb in CREATES}, "metadata": {200, 404, 409}, "show": {200, 404}, "list": {200},
     "no-flavor": {400}, "no-name": {400}, "no-server": {404},
     **{verb: {202, 404, 409} for verb in _ACTIONS}, "no-action": {400, 404},
-    "delete": {202, 404}, "soft-delete": {204, 404}, "confirm": {204, 404, 409}, "rescue": {200, 404, 409},
+    "delete": {202, 404}, "soft-delete": {204, 404}, "rescue": {200, 404, 409},
     "rebuild": {202, 404, 409}, "attach-interface": {200, 404, 409}, "detach-interface": {202, 404, 409},
     # 400: the same flavor; the volume belongs to another server; the volume is still being attached.
     "resize": {202, 400, 404, 409}, "attach": {202, 400, 404, 409}, "detach": {202, 400, 404, 409},
     # 400: the new volume belongs to a server, or the old volume is still being attached.
     "swap": {202, 400, 404, 409},
+    # 400: the resize is being confirmed or reverted.
+    "confirm": {204, 400, 404, 409}, "revert": {202, 400, 404, 409},
     "attach-share": {201, 404, 409}, "detach-share": {200, 404, 409},
     # 400: the host is up; the migration is in the wrong phase.
     "evacuate": {200, 400, 404, 409}, "abort": {202, 400, 404, 409}, "force": {202, 400, 404, 409},

@@ -353,9 +353,10 @@ class ColdMigration:
         """Remove the disks that open_disks() set aside on this host. Succeeds if there are none."""
         raise exception.NotImplementedHere(what="move servers")
 
-    def revert(self, instance: Instance) -> None:
+    def revert(self, instance: Instance, former: str = "") -> None:
         """Restore the disks that open_disks() set aside and define the guest from ``instance``, stopped. Call
-        Guests.destroy on the destination first. Succeeds if nothing is set aside or the guest is here already."""
+        Guests.destroy on the destination first. Succeeds if nothing is set aside or the guest is here already.
+        ``former``: a host that has failed; disks of the server that it uses are replaced."""
 
 
 class LiveMigrationSource:

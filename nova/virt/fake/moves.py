@@ -66,7 +66,7 @@ class ColdMigration(FakeRole, guest_driver.ColdMigration):
         self.host.serving.discard(instance.uuid)
         self.host.disks.remove(instance.uuid + ASIDE)
 
-    def revert(self, instance: Instance) -> None:
+    def revert(self, instance: Instance, former: str = "") -> None:
         self.host.behaviour.simulate("revert_move")
         self.host.serving.discard(instance.uuid)
         if self.host.guests.find(instance.uuid) is not None:

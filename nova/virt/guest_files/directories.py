@@ -163,14 +163,14 @@ def set_aside(uuid: str) -> None:
     os.rename(directory(uuid), aside(uuid))
 
 
-def put_back(uuid: str, host: str) -> None:
-    """Restore the directory that was set aside. Raises MigrationError if another host uses one."""
+def put_back(uuid: str, host: str, former: str = "") -> None:
+    """Restore the directory that was set aside. Raises MigrationError if another host than ``former`` uses one."""
     place = directory(uuid)
     if os.path.isdir(place):
         recorded = owner(place)
-        if recorded is not None and recorded.host != host:
+        if recorded is not None and recorded.host not in (host, former):
             raise exception.MigrationError(reason="another host has the server's disks in use")
-        remove(uuid, host)
+        _remove(place)
     os.rename(aside(uuid), place)
 
 

@@ -65,7 +65,7 @@ class LocalColdMigration(guest_driver.ColdMigration):
         with self._guests.locks.hold(instance.uuid):
             directories.remove_aside(instance.uuid)
 
-    def revert(self, instance: Instance) -> None:
+    def revert(self, instance: Instance, former: str = "") -> None:
         uuid = instance.uuid
         disk_server.stop(uuid)
         with self._guests.locks.hold(uuid):
@@ -76,6 +76,6 @@ class LocalColdMigration(guest_driver.ColdMigration):
                     LOG.warning("[instance: %s] The guest exists on this host: not restoring the files that an earlier "
                                 "move had set aside", uuid)
                     return
-                directories.put_back(uuid, self._guests.name)
+                directories.put_back(uuid, self._guests.name, former)
             if not exists and os.path.isdir(directories.directory(uuid)):
                 self._guests.redefine(instance)

@@ -48,7 +48,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
         with self._guests.locks.hold(instance.uuid):
             self._machines.destroy_derived(instance.uuid, ASIDE)
 
-    def revert(self, instance: Instance) -> None:
+    def revert(self, instance: Instance, former: str = "") -> None:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid):
             aside = self._machines.find(uuid, ASIDE)

@@ -10,6 +10,7 @@ from nova.db.servers import evictions, server_migrations
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers import states
 from tests.unit.engine.test_engine_properties import CTX
+from tests.unit.engine.test_moves import InOrder
 
 
 @pytest.fixture(name="machine")
@@ -123,3 +124,26 @@ def test_eviction_updated_during_its_execution_is_executed_again(machine):
 def migration(machine):
     return machine.world.db.read(lambda connection: server_migrations.newest(
         connection, machine.uuids[0], [migration_states.DONE, migration_states.COMPLETED]))
+
+
+def test_evacuation_during_a_resize_on_the_same_host_restores_the_original_disks(shared, machine):
+    """The copy at the place of the disks may be incomplete, and nothing removes the disks that were set aside."""
+    before, source = disk_of(machine), machine.row().host
+    machine.world.scheduler = InOrder(machine.world, machine.chance)
+    machine.world.scheduler.hosts = source
+    CONF.set_override("allow_resize_to_same_host", True)
+    machine.move(0, "resize", "2")
+    CONF.clear_override("allow_resize_to_same_host")
+    deliver_until(machine, "receive")
+    assert disk_of(machine) not in (None, before)
+    machine.host_dies(source)
+    machine.world.scheduler.hosts = "b" if source == "a" else "a"
+    machine.move(0, "evacuate", "1")
+    machine.leases_end()
+    carry_on(machine)
+    assert machine.row().host == machine.world.scheduler.hosts
+    for _returned in range(2):
+        assert disk_of(machine) == before
+        assert machine.hosts["a"].disk(machine.uuids[0], aside=True) is None
+        come_back(machine, source)
+    assert machine.row().flavor.vcpus == 1

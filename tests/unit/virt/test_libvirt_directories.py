@@ -62,7 +62,11 @@ def test_retained_directory_is_separate_and_can_be_restored(place: pathlib.Path)
     directories.set_aside(ONE)
     directories.make(ONE, "second")
     with pytest.raises(exception.MigrationError, match="another host"):
-        directories.put_back(ONE, "first")
+        directories.put_back(ONE, "first", former="third")
+    directories.put_back(ONE, "first", former="second")
+    assert directories.token(str(place / ONE), "first") == token
+    directories.set_aside(ONE)
+    directories.make(ONE, "second")
     for _ in range(2):
         directories.remove_aside(ONE)
     assert directories.retained_servers() == {ONE}
