@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nova.conf import CONF
-from nova.ec2 import ids, images, servers
+from nova.ec2 import ids, images, servers, volumes
 from nova.ec2.actions import Action, Call, Item, Listing
 from nova.ec2.errors import Ec2Error, unsupported
 from nova.ec2.parameters import TAGS, Encoded, Flag, Identifier, Many, Text
@@ -113,7 +113,7 @@ def describe_tags(call: Call) -> list[Item]:
     tagged: dict[str, dict[str, dict[str, str]]] = {
         INSTANCE: {server["id"]: server["metadata"] for server in call.rest.list("/servers/detail", "servers")},
         "ami": {image["id"]: images.tags_of(image) for image in call.rest.list("/images/detail", "images", OLD)},
-        "vol": {volume["id"]: volume["metadata"] for volume in call.rest.list(
+        "vol": {volume["id"]: volumes.tags_of(volume) for volume in call.rest.list(
             "/os-volumes/detail", "volumes", OLD, paged="offset")}}
     items = []
     for kind, tags_by_uuid in tagged.items():
@@ -149,7 +149,7 @@ def zones(call: Call) -> list[Item]:
             if not call.args["ZoneName"] or zone["zoneName"] in call.args["ZoneName"]]
 
 
-def account_attributes(call: Call) -> list[Item]:
+def account_attributes(call: Call) -> Mapping[str, Any]:
     """Return the platform and the limits of the project."""
     limits = call.rest.get("/limits", "limits", OLD)["absolute"]
     values = {"supported-platforms": "EC2", "default-vpc": "none", "max-instances": limits["maxTotalInstances"],
@@ -158,8 +158,8 @@ def account_attributes(call: Call) -> list[Item]:
     for name in wanted:
         if name not in values:
             raise Ec2Error("InvalidParameterValue", f"Invalid attribute name: {name}")
-    return [{"attributeName": name, "attributeValueSet": [{"attributeValue": value}]}
-            for name, value in values.items() if not wanted or name in wanted]
+    return {"accountAttributeSet": [{"attributeName": name, "attributeValueSet": [{"attributeValue": value}]}
+                                    for name, value in values.items() if not wanted or name in wanted]}
 
 
 _TAG_FILTERS = {"key": "key", "resource-id": "resourceId", "resource-type": "resourceType", "value": "value"}
@@ -181,6 +181,5 @@ ACTIONS = (
     Listing("DescribeAvailabilityZones", zones, {"ZoneName": Many(Text()), "AllAvailabilityZones": Flag()},
             key="availabilityZoneInfo", filters={"zone-name": "zoneName", "state": "zoneState",
                                                  "region-name": "regionName"}),
-    Listing("DescribeAccountAttributes", account_attributes, {"AttributeName": Many(Text())},
-            key="accountAttributeSet"),
+    Action("DescribeAccountAttributes", account_attributes, {"AttributeName": Many(Text())}),
 )

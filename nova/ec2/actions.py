@@ -153,5 +153,5 @@ def selected(items: Iterable[Item], kind: str, element: str, numbers: Sequence[i
         return list(by_id.values())
     for number in numbers:
         if ids.text(kind, number) not in by_id:
-            raise ids.not_found(kind, number)
+            raise ids.missing(kind, number)
     return [by_id[ids.text(kind, number)] for number in dict.fromkeys(numbers)]

@@ -56,7 +56,7 @@ _BY_MESSAGE = (
     (400, re.compile(r"(No valid host|availability zone .*not available)", re.IGNORECASE), "InvalidParameterValue"),
     (409, re.compile(r"Idempotency-Key"), "IdempotentParameterMismatch"),
     (409, re.compile(r"is locked"), "OperationNotPermitted"),
-    (400, re.compile(r"snapshots? .*not (supported|implemented)", re.IGNORECASE), "UnsupportedOperation"),
+    (400, re.compile(r"embedded back end have no snapshots"), "UnsupportedOperation"),
 )
 
 

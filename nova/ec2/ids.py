@@ -10,7 +10,7 @@ from nova.objects.accounts.ec2_id import INSTANCE, MOST, Ec2Id
 from nova.rpcapi.accounts import Ec2Ids
 
 # Codes of errors by kind, for an object that does not exist.
-NOT_FOUND = {
+MISSING = {
     INSTANCE: "InvalidInstanceID.NotFound", "ami": "InvalidAMIID.NotFound", "vol": "InvalidVolume.NotFound",
     "snap": "InvalidSnapshot.NotFound", "sg": "InvalidGroup.NotFound", "eipalloc": "InvalidAllocationID.NotFound"}
 MALFORMED = {
@@ -23,8 +23,8 @@ def text(kind: str, number: int) -> str:
     return f"{kind}-{number:08x}"
 
 
-def not_found(kind: str, number: int) -> Ec2Error:
-    return Ec2Error(NOT_FOUND[kind], f"The ID '{text(kind, number)}' does not exist")
+def missing(kind: str, number: int) -> Ec2Error:
+    return Ec2Error(MISSING[kind], f"The ID '{text(kind, number)}' does not exist")
 
 
 class Ids:
@@ -61,7 +61,7 @@ class Ids:
             by_number |= {item.number: item.uuid for item in shown if item.number in wanted}
         for number in wanted:
             if number not in by_number:
-                raise not_found(kind, number)
+                raise missing(kind, number)
         return [by_number[number] for number in numbers]
 
     def uuid(self, kind: str, number: int) -> str:

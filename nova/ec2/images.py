@@ -53,7 +53,7 @@ def get(call: Call, number: int) -> dict[str, Any]:
     """Return an image. Raises InvalidAMIID.NotFound if the REST API does not show it to the caller."""
     image: dict[str, Any] | None = call.rest.find(path_of("images", call.ids.uuid("ami", number)), "image", OLD)
     if image is None:
-        raise ids.not_found("ami", number)
+        raise ids.missing("ami", number)
     return image
 
 
@@ -126,7 +126,7 @@ _FILTERS = {
     "hypervisor": "hypervisor", "image-id": "imageId", "image-type": "imageType", "is-public": "isPublic",
     "name": "name", "owner-id": "imageOwnerId", "root-device-name": "rootDeviceName",
     "root-device-type": "rootDeviceType", "state": "imageState", "virtualization-type": "virtualizationType"}
-_ONE: dict[str, Kind] = {"ImageId": identifier("ami", required=True)}
+_IMAGE: dict[str, Kind] = {"ImageId": identifier("ami", required=True)}
 _ATTRIBUTE = Text(required=True, choices=("description", "kernel", "ramdisk", "launchPermission", "productCodes",
                                           "blockDeviceMapping"))
 _PERMISSION = Many(Struct({"UserId": Text(), "Group": Text()}), most=50)
@@ -142,12 +142,13 @@ ACTIONS = (
         "ImageLocation": Text(most=1024), "Name": Text(), "Description": Text(), "Architecture": Text(),
         "RootDeviceName": Text(), "BlockDeviceMapping": Many(Struct({
             "DeviceName": Text(), "Ebs": Struct({"SnapshotId": identifier("snap")})}), most=50)}),
-    Action("DeregisterImage", deregister, _ONE),
-    Action("DescribeImageAttribute", describe_attribute, {**_ONE, "Attribute": _ATTRIBUTE}),
+    Action("DeregisterImage", deregister, _IMAGE),
+    Action("DescribeImageAttribute", describe_attribute, {**_IMAGE, "Attribute": _ATTRIBUTE}),
     Action("ModifyImageAttribute", modify_attribute, {
-        **_ONE, "Attribute": Text(), "Value": Text(), "OperationType": Text(), "Description": Struct({"Value": Text()}),
+        **_IMAGE, "Attribute": Text(), "Value": Text(), "OperationType": Text(),
+        "Description": Struct({"Value": Text()}),
         "UserId": Many(Text(), most=50), "UserGroup": Many(Text(), most=50),
         "LaunchPermission": Struct({"Add": _PERMISSION, "Remove": _PERMISSION})}),
-    Action("ResetImageAttribute", reset_attribute, {**_ONE, "Attribute": Text(required=True, choices=(
+    Action("ResetImageAttribute", reset_attribute, {**_IMAGE, "Attribute": Text(required=True, choices=(
         "launchPermission",))}),
 )

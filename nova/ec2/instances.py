@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nova.ec2 import ids, servers
+from nova.ec2 import ids, images, servers, volumes
 from nova.ec2.actions import Action, Call, Item, Listing, identifier, selected
 from nova.ec2.errors import Ec2Error, bad_value, unsupported
 from nova.ec2.parameters import TAG_SPECIFICATION, Encoded, Flag, Integer, Kind, Many, Struct, Text, tags_for
@@ -48,10 +48,9 @@ def run(call: Call) -> Mapping[str, Any]:
         raise unsupported("Instances that terminate on shutdown are not supported.")
     tags = tags_for(args["TagSpecification"], "instance")
     body: dict[str, Any] = {
-        "name": tags.get("Name") or _NAME, "flavorRef": _flavor(call, args["InstanceType"]), "metadata": tags,
+        "name": tags.get("Name") or _NAME, "imageRef": images.get(call, args["ImageId"])["id"],
+        "flavorRef": _flavor(call, args["InstanceType"]), "metadata": tags,
         "min_count": args["MinCount"], "max_count": args["MaxCount"], "return_reservation_id": True}
-    if args["ImageId"] is not None:
-        body["imageRef"] = call.ids.uuid("ami", args["ImageId"])
     if args["KeyName"]:
         body["key_name"] = args["KeyName"]
     if args["UserData"]:
@@ -63,7 +62,7 @@ def run(call: Call) -> Mapping[str, Any]:
     groups = servers.group_names(call, args["SecurityGroupId"], args["SecurityGroup"])
     if groups:
         body["security_groups"] = [{"name": name} for name in groups]
-    devices = _devices(call, args["BlockDeviceMapping"], body.get("imageRef"))
+    devices = _devices(call, args["BlockDeviceMapping"], body["imageRef"])
     if devices:
         body["block_device_mapping_v2"] = devices
     headers = {"Idempotency-Key": f"ec2-{args['ClientToken']}"} if args["ClientToken"] else {}
@@ -87,7 +86,7 @@ _EBS = Struct({"SnapshotId": identifier("snap"), "VolumeSize": Integer(least=1),
 _DEVICE = Struct({"DeviceName": Text(), "VirtualName": Text(), "NoDevice": Text(), "Ebs": _EBS})
 
 
-def _devices(call: Call, mappings: Sequence[Mapping[str, Any]], image: str | None) -> list[dict[str, Any]]:
+def _devices(call: Call, mappings: Sequence[Mapping[str, Any]], image: str) -> list[dict[str, Any]]:
     """Return the block devices in terms of Nova. The root device remains that of the image."""
     devices: list[dict[str, Any]] = []
     for position, mapping in enumerate(mappings, 1):
@@ -104,7 +103,7 @@ def _devices(call: Call, mappings: Sequence[Mapping[str, Any]], image: str | Non
             device |= {"source_type": "blank", "destination_type": "local", "guest_format": "swap"}
         elif ebs["SnapshotId"] is not None:
             device |= {"source_type": "snapshot", "destination_type": "volume",
-                       "uuid": call.ids.uuid("snap", ebs["SnapshotId"])}
+                       "uuid": volumes.get_snapshot(call, ebs["SnapshotId"])["id"]}
         elif ebs["VolumeSize"] is not None:
             device |= {"source_type": "blank", "destination_type": "volume"}
         else:
@@ -117,7 +116,7 @@ def _devices(call: Call, mappings: Sequence[Mapping[str, Any]], image: str | Non
         if device["destination_type"] == "volume":
             device["delete_on_termination"] = ebs["DeleteOnTermination"] is not False
         devices.append(device)
-    if devices and image is not None:
+    if devices:
         devices.insert(0, {"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": image,
                            "delete_on_termination": True})
     return devices
@@ -255,7 +254,7 @@ _RUN: dict[str, Kind] = {
     "Placement": Struct({"AvailabilityZone": Text()}), "BlockDeviceMapping": Many(_DEVICE, most=50),
     "ClientToken": Text(most=64), "TagSpecification": TAG_SPECIFICATION, "Monitoring": Struct({"Enabled": Flag()}),
     "InstanceInitiatedShutdownBehavior": Text(choices=("stop", "terminate"))}
-_ONE: dict[str, Kind] = {"InstanceId": identifier(INSTANCE, required=True)}
+_INSTANCE: dict[str, Kind] = {"InstanceId": identifier(INSTANCE, required=True)}
 _MANY: dict[str, Kind] = {"InstanceId": _IDS}
 
 ACTIONS = (
@@ -267,13 +266,13 @@ ACTIONS = (
     Action("StartInstances", _changing(_start), _MANY),
     Action("RebootInstances", reboot, _MANY),
     Action("DescribeInstanceAttribute", describe_attribute, {
-        **_ONE, "Attribute": Text(required=True, choices=_ATTRIBUTES)}),
+        **_INSTANCE, "Attribute": Text(required=True, choices=_ATTRIBUTES)}),
     Action("ModifyInstanceAttribute", modify_attribute, {
-        **_ONE, "GroupId": Many(identifier("sg"), most=50), "Attribute": Text(), "Value": Text(),
+        **_INSTANCE, "GroupId": Many(identifier("sg"), most=50), "Attribute": Text(), "Value": Text(),
         "InstanceType": Struct({"Value": Text()}), "DisableApiTermination": Struct({"Value": Flag()}),
         "UserData": Struct({"Value": Encoded()}), "InstanceInitiatedShutdownBehavior": Struct({"Value": Text()}),
         "EbsOptimized": Struct({"Value": Flag()}), "SourceDestCheck": Struct({"Value": Flag()})}),
-    Action("ResetInstanceAttribute", reset_attribute, {**_ONE, "Attribute": Text(required=True)}),
-    Action("GetConsoleOutput", console_output, {**_ONE, "Latest": Flag()}),
-    Action("GetPasswordData", password_data, _ONE),
+    Action("ResetInstanceAttribute", reset_attribute, {**_INSTANCE, "Attribute": Text(required=True)}),
+    Action("GetConsoleOutput", console_output, {**_INSTANCE, "Latest": Flag()}),
+    Action("GetPasswordData", password_data, _INSTANCE),
 )

@@ -80,7 +80,7 @@ def _group(call: Call, number: int | None, name: str | None) -> dict[str, Any]:
         uuid = call.ids.uuid("sg", number)
         group: dict[str, Any] | None = call.rest.find(path_of("os-security-groups", uuid), "security_group", OLD)
         if group is None:
-            raise ids.not_found("sg", number)
+            raise ids.missing("sg", number)
         return group
     if not name:
         raise missing_parameter("GroupId")
@@ -212,13 +212,13 @@ def allocate(call: Call) -> Mapping[str, Any]:
 def _address(call: Call, by_association: bool = False) -> dict[str, Any]:
     """Return the floating address of a request. Raises InvalidAddress.NotFound and errors of ids."""
     args = call.args
-    number = args["AssociationId"] if by_association else args["AllocationId"]
+    number = args["AssociationId"] if by_association else args.get("AllocationId")
     if number is not None:
         uuid = call.ids.uuid("eipalloc", number)
         address: dict[str, Any] | None = call.rest.find(path_of("os-floating-ips", uuid), "floating_ip", OLD)
         if address is None or (by_association and not address["instance_id"]):
             raise Ec2Error("InvalidAssociationID.NotFound", "The association does not exist.") if by_association \
-                else ids.not_found("eipalloc", number)
+                else ids.missing("eipalloc", number)
         return address
     if not args["PublicIp"]:
         raise missing_parameter("PublicIp")
@@ -277,6 +277,7 @@ _RULES: dict[str, Kind] = {
     **_GROUP, "IpPermissions": Many(_PERMISSION, most=_MOST_RULES), "IpProtocol": Text(most=16), "FromPort": _PORT,
     "ToPort": _PORT, "CidrIp": Text(most=64), "SourceSecurityGroupName": Text(),
     "SourceSecurityGroupOwnerId": Text()}
+_EGRESS = {name: kind for name, kind in _RULES.items() if name != "GroupName"}
 _ADDRESS: dict[str, Kind] = {"PublicIp": Text(most=64), "AllocationId": identifier("eipalloc")}
 _GROUP_FILTERS = {
     "description": "groupDescription", "group-id": "groupId", "group-name": "groupName", "owner-id": "ownerId",
@@ -303,8 +304,8 @@ ACTIONS = (
     Action("DeleteSecurityGroup", delete_group, _GROUP),
     Action("AuthorizeSecurityGroupIngress", authorize_ingress, _RULES),
     Action("RevokeSecurityGroupIngress", revoke_ingress, _RULES),
-    Action("AuthorizeSecurityGroupEgress", _egress, _RULES),
-    Action("RevokeSecurityGroupEgress", _egress, _RULES),
+    Action("AuthorizeSecurityGroupEgress", _egress, _EGRESS),
+    Action("RevokeSecurityGroupEgress", _egress, _EGRESS),
     Listing("DescribeAddresses", describe_addresses, {
         "PublicIp": Many(Text(most=64)), "AllocationId": Many(identifier("eipalloc"))}, key="addressesSet",
         filters=_ADDRESS_FILTERS),
@@ -312,7 +313,8 @@ ACTIONS = (
     Action("ReleaseAddress", release, _ADDRESS),
     Action("AssociateAddress", associate, {
         **_ADDRESS, "InstanceId": identifier(INSTANCE, required=True), "PrivateIpAddress": Text(most=64)}),
-    Action("DisassociateAddress", disassociate, {**_ADDRESS, "AssociationId": identifier("eipassoc")}),
+    Action("DisassociateAddress", disassociate, {
+        "PublicIp": Text(most=64), "AssociationId": identifier("eipassoc")}),
     Listing("DescribeVpcs", _none, {"VpcId": Many(Text())}, key="vpcSet", filters=_ANY),
     Listing("DescribeSubnets", _none, {"SubnetId": Many(Text())}, key="subnetSet", filters=_ANY),
     Listing("DescribeNetworkInterfaces", _none, {"NetworkInterfaceId": Many(Text())}, key="networkInterfaceSet",

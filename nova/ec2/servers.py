@@ -43,7 +43,7 @@ def get(call: Call, number: int) -> dict[str, Any]:
     uuid = call.ids.uuid(INSTANCE, number)
     server: dict[str, Any] | None = call.rest.find(path_of("servers", uuid), "server")
     if server is None:
-        raise ids.not_found(INSTANCE, number)
+        raise ids.missing(INSTANCE, number)
     return server
 
 
@@ -64,13 +64,13 @@ def visible(call: Call) -> list[dict[str, Any]]:
 
 def group_names(call: Call, numbers: Sequence[int], names: Sequence[str]) -> list[str]:
     """Return the names of security groups that are given by ids and by names. Raises InvalidGroup.NotFound."""
-    found_names = list(names)
+    all_names = list(names)
     for number, uuid in zip(numbers, call.ids.uuids("sg", numbers) if numbers else (), strict=True):
         group = call.rest.find(path_of("os-security-groups", uuid), "security_group", version=OLD)
         if group is None:
-            raise ids.not_found("sg", number)
-        found_names.append(group["name"])
-    return list(dict.fromkeys(found_names))
+            raise ids.missing("sg", number)
+        all_names.append(group["name"])
+    return list(dict.fromkeys(all_names))
 
 
 def views(call: Call, servers: Sequence[Server]) -> list[Item]:

@@ -16,18 +16,24 @@ from nova.objects.accounts.ec2_id import INSTANCE
 # The type that means the default type of the volume service.
 _STANDARD = "standard"
 _STATES = {"available": "available", "in-use": "in-use", "creating": "creating", "downloading": "creating",
-           "attaching": "in-use", "detaching": "in-use", "deleting": "deleting", "reserved": "in-use"}
+           "attaching": "available", "reserved": "available", "detaching": "in-use", "deleting": "deleting"}
 _ATTACHMENT_STATES = {"attaching": "attaching", "detaching": "detaching"}
 _SNAPSHOT_STATES = {"available": "completed", "creating": "pending", "deleting": "pending"}
-_GONE = {400: "VolumeInUse", 404: "InvalidVolume.NotFound", 409: "VolumeInUse"}
+# The metadata item of a volume with the ClientToken of the request that created it.
+_REQUEST = "ec2:client-token"
+_REMOVAL_ERRORS = {400: "VolumeInUse", 404: "InvalidVolume.NotFound", 409: "VolumeInUse"}
 
 
 def _get(call: Call, number: int) -> dict[str, Any]:
     """Return a volume. Raises InvalidVolume.NotFound if the REST API does not show it to the caller."""
     volume: dict[str, Any] | None = call.rest.find(path_of("os-volumes", call.ids.uuid("vol", number)), "volume", OLD)
     if volume is None:
-        raise ids.not_found("vol", number)
+        raise ids.missing("vol", number)
     return volume
+
+
+def tags_of(volume: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in (volume.get("metadata") or {}).items() if key != _REQUEST}
 
 
 def _attachments(volume: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -49,7 +55,7 @@ def _views(call: Call, volumes: list[dict[str, Any]]) -> list[Item]:
             "device": attachment.get("device"), "status": _ATTACHMENT_STATES.get(volume["status"], "attached"),
             "attachTime": timestamp(volume["createdAt"]), "deleteOnTermination": False}
             for attachment in _attachments(volume)],
-        TAG_SET: tag_set({key: str(value) for key, value in (volume.get("metadata") or {}).items()}),
+        TAG_SET: tag_set(tags_of(volume)),
     } for volume in volumes]
 
 
@@ -66,8 +72,13 @@ def create(call: Call) -> Mapping[str, Any]:
     if args["Encrypted"]:
         raise unsupported("The encryption of volumes depends on their type.")
     wanted: dict[str, Any] = {"size": args["Size"], "display_name": tags.get("Name", ""), "metadata": tags}
+    if args["ClientToken"]:
+        wanted["metadata"] = {**tags, _REQUEST: args["ClientToken"]}
+        for volume in call.rest.list("/os-volumes/detail", "volumes", OLD, paged="offset"):
+            if (volume.get("metadata") or {}).get(_REQUEST) == args["ClientToken"]:
+                return _views(call, [volume])[0]
     if args["SnapshotId"] is not None:
-        snapshot = _get_snapshot(call, args["SnapshotId"])
+        snapshot = get_snapshot(call, args["SnapshotId"])
         wanted |= {"snapshot_id": snapshot["id"], "size": args["Size"] or snapshot["size"]}
     if wanted["size"] is None:
         raise missing_parameter("Size")
@@ -83,7 +94,7 @@ def create(call: Call) -> Mapping[str, Any]:
 def delete(call: Call) -> None:
     """Delete a volume that no instance has."""
     volume = _get(call, call.args["VolumeId"])
-    call.rest.request("DELETE", path_of("os-volumes", volume["id"]), version=OLD, codes=_GONE)
+    call.rest.request("DELETE", path_of("os-volumes", volume["id"]), version=OLD, codes=_REMOVAL_ERRORS)
 
 
 def attach(call: Call) -> Mapping[str, Any]:
@@ -120,12 +131,12 @@ def detach(call: Call) -> Mapping[str, Any]:
 
 
 # --- snapshots --------------------------------------------------------------------------------------------
-def _get_snapshot(call: Call, number: int) -> dict[str, Any]:
+def get_snapshot(call: Call, number: int) -> dict[str, Any]:
     """Return a snapshot. Raises InvalidSnapshot.NotFound if the REST API does not show it to the caller."""
     uuid = call.ids.uuid("snap", number)
     snapshot: dict[str, Any] | None = call.rest.find(path_of("os-snapshots", uuid), "snapshot", OLD)
     if snapshot is None:
-        raise ids.not_found("snap", number)
+        raise ids.missing("snap", number)
     return snapshot
 
 
@@ -163,7 +174,7 @@ def create_snapshot(call: Call) -> Mapping[str, Any]:
 
 def delete_snapshot(call: Call) -> None:
     """Delete a snapshot."""
-    snapshot = _get_snapshot(call, call.args["SnapshotId"])
+    snapshot = get_snapshot(call, call.args["SnapshotId"])
     call.rest.request("DELETE", path_of("os-snapshots", snapshot["id"]), version=OLD, codes={
         400: "InvalidSnapshot.InUse", 404: "InvalidSnapshot.NotFound", 409: "InvalidSnapshot.InUse"})
 
@@ -186,7 +197,7 @@ ACTIONS = (
             ident="volumeId"),
     Action("CreateVolume", create, {
         "Size": Integer(least=1), "SnapshotId": identifier("snap"), "AvailabilityZone": Text(), "VolumeType": Text(),
-        "Encrypted": Flag(), "TagSpecification": TAG_SPECIFICATION}),
+        "Encrypted": Flag(), "ClientToken": Text(most=64), "TagSpecification": TAG_SPECIFICATION}),
     Action("DeleteVolume", delete, {"VolumeId": _VOLUME}),
     Action("AttachVolume", attach, {
         "VolumeId": _VOLUME, "InstanceId": identifier(INSTANCE, required=True), "Device": Text()}),

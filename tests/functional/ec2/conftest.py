@@ -102,7 +102,7 @@ def refused():
 
 
 class Cloud:
-    """What tests need of the cloud: the EC2 id of the image, and waits for states."""
+    """The EC2 id of the image and the type of instances, and waits for states."""
 
     def __init__(self, ec2, admin, flavor, image_id):
         self.ec2, self.admin = ec2, admin
