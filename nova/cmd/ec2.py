@@ -19,20 +19,22 @@ from nova.ec2 import app
 from nova.http import server, tls
 from nova.http.limits import Limits
 from nova.rpcapi.accounts import Ec2Ids
+from nova.service import process
 from nova.telemetry import exporters, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
 NAME = "nova-api-ec2"
+_LINGER = 1.0  # seconds after SIGTERM in which persistent connections get a "Connection: close"
 
 
 def _server(shared: socket.socket, transport: Any, url: str,
-            last: Callable[[], bool] = lambda: True) -> server.Server:
+            last: Callable[[], bool] = lambda: True, linger: float = 0.0) -> server.Server:
     """Return an HTTP server of the EC2 API, not yet prepared. Raises InvalidInput for bad TLS files."""
     application = app.Application(bus.client(transport, Ec2Ids), url, CONF.ec2.threads)
     limits = Limits(body_size=app.MOST_BODY, header_size=app.MOST_HEADER)
     return server.Server(shared, worker_stats.counted(application), CONF.ec2.threads, limits, app.error_body,
-                         last=last, timeout=CONF.graceful_shutdown_timeout, secure=tls.context("ec2"))
+                         linger, last, timeout=CONF.graceful_shutdown_timeout, secure=tls.context("ec2"))
 
 
 class Ec2Service:
@@ -63,12 +65,12 @@ class Worker(cotyledon.Service):
 
     def __init__(self, worker_id: int, shared: socket.socket, ending: Callable[[], bool]) -> None:
         super().__init__(worker_id)  # type: ignore[arg-type]
-        self._id = worker_id
-        self._server = _server(shared, bus.connect(CONF), CONF.ec2.nova_url, ending)
+        self._server = _server(shared, bus.connect(CONF), CONF.ec2.nova_url, ending, _LINGER)
         self._done = threading.Event()
 
     def run(self) -> None:
-        run.start_worker(self.name, self._id)
+        process.start_memory_trimming()
+        exporters.start_tracing(self.name)
         bus.prepare()
         self._server.prepare()
         threading.Thread(target=self._serve, name="serve", daemon=True).start()

@@ -9,7 +9,7 @@ from nova.conf import CONF
 from nova.ec2 import ids, images, servers, volumes
 from nova.ec2.actions import Action, Call, Item, Listing
 from nova.ec2.errors import Ec2Error, unsupported
-from nova.ec2.parameters import TAGS, Encoded, Flag, Identifier, Many, Text
+from nova.ec2.parameters import TAGS, Encoded, Flag, Identifier, Many, Text, check_tags
 from nova.ec2.rest import OLD, path_of
 from nova.objects.accounts.ec2_id import INSTANCE
 
@@ -79,6 +79,7 @@ def _resources(call: Call) -> list[tuple[str, str]]:
 def create_tags(call: Call) -> None:
     """Set tags: metadata of servers, properties of images."""
     tags = {tag["Key"]: tag["Value"] or "" for tag in call.args["Tag"]}
+    check_tags(tags)
     for kind, uuid in _resources(call):
         if kind == INSTANCE:
             call.rest.request("POST", path_of("servers", uuid, "metadata"), {"metadata": tags}, codes={
@@ -91,7 +92,7 @@ def delete_tags(call: Call) -> None:
     """Remove tags: those with the given keys and values, or all without keys."""
     for kind, uuid in _resources(call):
         if kind == INSTANCE:
-            current = call.rest.get(path_of("servers", uuid, "metadata"), "metadata")
+            current = servers.tags_of({"metadata": call.rest.get(path_of("servers", uuid, "metadata"), "metadata")})
         else:
             current = images.tags_of({"metadata": call.rest.get(path_of("images", uuid, "metadata"), "metadata", OLD)})
         for key in _removed(current, call.args["Tag"]):
@@ -111,7 +112,7 @@ def _removed(current: Mapping[str, str], tags: Sequence[Mapping[str, Any]]) -> l
 def describe_tags(call: Call) -> list[Item]:
     """List the tags of instances, images and volumes."""
     tagged: dict[str, dict[str, dict[str, str]]] = {
-        INSTANCE: {server["id"]: server["metadata"] for server in call.rest.list("/servers/detail", "servers")},
+        INSTANCE: {server["id"]: servers.tags_of(server) for server in call.rest.list("/servers/detail", "servers")},
         "ami": {image["id"]: images.tags_of(image) for image in call.rest.list("/images/detail", "images", OLD)},
         "vol": {volume["id"]: volumes.tags_of(volume) for volume in call.rest.list(
             "/os-volumes/detail", "volumes", OLD, paged="offset")}}

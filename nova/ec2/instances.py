@@ -9,7 +9,7 @@ from typing import Any
 
 from nova.ec2 import ids, images, servers, volumes
 from nova.ec2.actions import Action, Call, Item, Listing, identifier, selected
-from nova.ec2.errors import Ec2Error, bad_value, unsupported
+from nova.ec2.errors import Ec2Error, bad_value, missing_parameter, unsupported
 from nova.ec2.parameters import TAG_SPECIFICATION, Encoded, Flag, Integer, Kind, Many, Struct, Text, tags_for
 from nova.ec2.rest import OLD, path_of
 from nova.objects.accounts.ec2_id import INSTANCE
@@ -47,9 +47,10 @@ def run(call: Call) -> Mapping[str, Any]:
     if args["InstanceInitiatedShutdownBehavior"] == "terminate":
         raise unsupported("Instances that terminate on shutdown are not supported.")
     tags = tags_for(args["TagSpecification"], "instance")
+    metadata = {**tags, servers.PROTECTION: "True"} if args["DisableApiTermination"] else tags
     body: dict[str, Any] = {
         "name": tags.get("Name") or _NAME, "imageRef": images.get(call, args["ImageId"])["id"],
-        "flavorRef": _flavor(call, args["InstanceType"]), "metadata": tags,
+        "flavorRef": _flavor(call, args["InstanceType"]), "metadata": metadata,
         "min_count": args["MinCount"], "max_count": args["MaxCount"], "return_reservation_id": True}
     if args["KeyName"]:
         body["key_name"] = args["KeyName"]
@@ -141,6 +142,9 @@ def _changing(change: Callable[[Call, Mapping[str, Any]], None]) -> Callable[[Ca
 
 
 def _terminate(call: Call, server: Mapping[str, Any]) -> None:
+    if servers.is_protected(server):
+        raise Ec2Error("OperationNotPermitted", "The instance may not be terminated. Modify its "
+                                                "'disableApiTermination' attribute and try again.")
     call.rest.request("DELETE", path_of("servers", server["id"]), codes={
         404: "InvalidInstanceID.NotFound", 409: "OperationNotPermitted"})
 
@@ -167,6 +171,9 @@ def reboot(call: Call) -> None:
 _ATTRIBUTES = ("instanceType", "kernel", "ramdisk", "userData", "disableApiTermination", "rootDeviceName",
                "instanceInitiatedShutdownBehavior", "blockDeviceMapping", "groupSet", "sourceDestCheck",
                "ebsOptimized", "productCodes")
+_PROTECTED = "disableApiTermination"
+# Structures of ModifyInstanceAttribute that are declared to be refused with their reason.
+_UNCHANGEABLE = ("InstanceType", "UserData", "InstanceInitiatedShutdownBehavior", "EbsOptimized", "SourceDestCheck")
 
 
 def describe_attribute(call: Call) -> Mapping[str, Any]:
@@ -182,17 +189,38 @@ def describe_attribute(call: Call) -> Mapping[str, Any]:
         if "OS-EXT-SRV-ATTR:user_data" not in server:
             raise unsupported("The policies of the cloud do not show user data.")
         return answer | {name: {"value": server["OS-EXT-SRV-ATTR:user_data"]}}
-    values = {"disableApiTermination": False, "instanceInitiatedShutdownBehavior": "stop", "ebsOptimized": False,
-              "kernel": None, "ramdisk": None, "sourceDestCheck": True}
+    if name == "sourceDestCheck":
+        raise Ec2Error("InvalidParameterCombination", "Only instances in VPCs have the attribute sourceDestCheck.")
+    values = {_PROTECTED: servers.is_protected(server), "instanceInitiatedShutdownBehavior": "stop",
+              "ebsOptimized": False, "kernel": None, "ramdisk": None}
     return answer | {name: {"value": values[name] if name in values else view[name]}}
 
 
 def modify_attribute(call: Call) -> None:
-    """Change the security groups of an instance, the only attribute of EC2 that Nova changes at once."""
-    server = servers.get(call, call.args["InstanceId"])
-    if not call.args["GroupId"]:
-        raise unsupported("Only the security groups (GroupId) of an instance can be changed.")
-    wanted = set(servers.group_names(call, call.args["GroupId"], []))
+    """Change the security groups of an instance, or its protection against TerminateInstances."""
+    args, server = call.args, servers.get(call, call.args["InstanceId"])
+    protected = args["DisableApiTermination"]["Value"]
+    if args["Attribute"] == _PROTECTED:
+        if args["Value"] is None:
+            raise missing_parameter("Value")
+        protected = Flag().read(args["Value"], "Value")
+    if protected is not None:
+        path = path_of("servers", server["id"], "metadata")
+        if protected:
+            call.rest.request("POST", path, {"metadata": {servers.PROTECTION: "True"}})
+        else:
+            call.rest.remove(path + path_of(servers.PROTECTION))
+    elif args["GroupId"]:
+        _change_groups(call, server, args["GroupId"])
+    elif args["Attribute"] or any(args[name]["Value"] is not None for name in _UNCHANGEABLE):
+        raise unsupported("Only the security groups (GroupId) of an instance and its DisableApiTermination can be "
+                          "changed.")
+    else:
+        raise Ec2Error("InvalidParameterCombination", "No attributes specified.")
+
+
+def _change_groups(call: Call, server: Mapping[str, Any], numbers: Sequence[int]) -> None:
+    wanted = set(servers.group_names(call, numbers, []))
     current = {group["name"] for group in server.get("security_groups") or ()}
     for name in sorted(wanted - current):
         servers.act(call, server["id"], "addSecurityGroup", {"name": name})
@@ -253,6 +281,7 @@ _RUN: dict[str, Kind] = {
     "SecurityGroup": Many(Text(), most=50), "SecurityGroupId": Many(identifier("sg"), most=50), "UserData": Encoded(),
     "Placement": Struct({"AvailabilityZone": Text()}), "BlockDeviceMapping": Many(_DEVICE, most=50),
     "ClientToken": Text(most=64), "TagSpecification": TAG_SPECIFICATION, "Monitoring": Struct({"Enabled": Flag()}),
+    "DisableApiTermination": Flag(),
     "InstanceInitiatedShutdownBehavior": Text(choices=("stop", "terminate"))}
 _INSTANCE: dict[str, Kind] = {"InstanceId": identifier(INSTANCE, required=True)}
 _MANY: dict[str, Kind] = {"InstanceId": _IDS}
@@ -268,8 +297,8 @@ ACTIONS = (
     Action("DescribeInstanceAttribute", describe_attribute, {
         **_INSTANCE, "Attribute": Text(required=True, choices=_ATTRIBUTES)}),
     Action("ModifyInstanceAttribute", modify_attribute, {
-        **_INSTANCE, "GroupId": Many(identifier("sg"), most=50), "Attribute": Text(), "Value": Text(),
-        "InstanceType": Struct({"Value": Text()}), "DisableApiTermination": Struct({"Value": Flag()}),
+        **_INSTANCE, "GroupId": Many(identifier("sg"), most=50), "Attribute": Text(choices=_ATTRIBUTES),
+        "Value": Text(), "InstanceType": Struct({"Value": Text()}), "DisableApiTermination": Struct({"Value": Flag()}),
         "UserData": Struct({"Value": Encoded()}), "InstanceInitiatedShutdownBehavior": Struct({"Value": Text()}),
         "EbsOptimized": Struct({"Value": Flag()}), "SourceDestCheck": Struct({"Value": Flag()})}),
     Action("ResetInstanceAttribute", reset_attribute, {**_INSTANCE, "Attribute": Text(required=True)}),

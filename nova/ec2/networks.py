@@ -7,8 +7,8 @@ from typing import Any
 
 from nova.ec2 import ids, servers
 from nova.ec2.actions import Action, Call, Item, Listing, identifier, selected
-from nova.ec2.errors import Ec2Error, bad_value, missing_parameter, unsupported
-from nova.ec2.parameters import Integer, Kind, Many, Struct, Text
+from nova.ec2.errors import Ec2Error, bad_value, missing_parameter
+from nova.ec2.parameters import Address, Integer, Kind, Many, Struct, Text
 from nova.ec2.rest import OLD, path_of
 from nova.objects.accounts.ec2_id import INSTANCE
 
@@ -160,20 +160,22 @@ def authorize_ingress(call: Call) -> None:
             413: "RulesPerSecurityGroupLimitExceeded"})
 
 
-def revoke_ingress(call: Call) -> None:
-    """Remove rules from a security group. None is removed unless all exist."""
+def revoke_ingress(call: Call) -> Mapping[str, Any]:
+    """Remove rules from a security group, and return those that it does not have."""
     group, rules = _changed_rules(call)
     existing = _existing(call, group)
-    if any(_key(rule) not in existing for rule in rules):
-        raise Ec2Error("InvalidPermission.NotFound", "The specified rule does not exist.")
-    for key in {_key(rule): None for rule in rules}:
-        call.rest.request("DELETE", path_of("os-security-group-rules", existing[key]), version=OLD, codes={
-            404: "InvalidPermission.NotFound"})
+    for key in dict.fromkeys(map(_key, rules)):
+        if key in existing:
+            call.rest.remove(path_of("os-security-group-rules", existing[key]), OLD)
+    return {"return": True, "unknownIpPermissionSet": [{
+        "ipProtocol": rule["ip_protocol"] or _ALL, "fromPort": rule["from_port"], "toPort": rule["to_port"],
+        "ipRanges": [{"cidrIp": rule["cidr"]}] if "cidr" in rule else []} for rule in rules
+        if _key(rule) not in existing]}
 
 
 def _egress(_call: Call) -> None:
     """Refuse rules for outgoing traffic, which the security groups of Nova do not have."""
-    raise unsupported("Security groups restrict incoming traffic only.")
+    raise Ec2Error("InvalidParameterValue", "Only security groups of VPCs have rules for outgoing traffic.")
 
 
 # --- addresses --------------------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ def describe_addresses(call: Call) -> list[Item]:
         number = allocations[address["id"]].number
         instance = instances.get(address["instance_id"] or "")
         items.append({
-            "publicIp": address["ip"], "allocationId": ids.text("eipalloc", number), "domain": "vpc",
+            "publicIp": address["ip"], "allocationId": ids.text("eipalloc", number), "domain": "standard",
             "instanceId": instance, "associationId": ids.text("eipassoc", number) if instance else None,
             "privateIpAddress": address["fixed_ip"]})
     for text in wanted:
@@ -205,7 +207,7 @@ def allocate(call: Call) -> Mapping[str, Any]:
     """Allocate a floating address from the default pool."""
     address = call.rest.request("POST", "/os-floating-ips", {}, OLD, codes={
         413: "AddressLimitExceeded", 403: "AddressLimitExceeded", 404: "InsufficientAddressCapacity"})["floating_ip"]
-    return {"publicIp": address["ip"], "domain": "vpc",
+    return {"publicIp": address["ip"], "domain": "standard",
             "allocationId": call.ids.texts("eipalloc", [address["id"]])[address["id"]]}
 
 
@@ -278,7 +280,7 @@ _RULES: dict[str, Kind] = {
     "ToPort": _PORT, "CidrIp": Text(most=64), "SourceSecurityGroupName": Text(),
     "SourceSecurityGroupOwnerId": Text()}
 _EGRESS = {name: kind for name, kind in _RULES.items() if name != "GroupName"}
-_ADDRESS: dict[str, Kind] = {"PublicIp": Text(most=64), "AllocationId": identifier("eipalloc")}
+_ADDRESS: dict[str, Kind] = {"PublicIp": Address(), "AllocationId": identifier("eipalloc")}
 _GROUP_FILTERS = {
     "description": "groupDescription", "group-id": "groupId", "group-name": "groupName", "owner-id": "ownerId",
     "ip-permission.cidr": "ipPermissions.ipRanges.cidrIp", "ip-permission.from-port": "ipPermissions.fromPort",
@@ -307,14 +309,14 @@ ACTIONS = (
     Action("AuthorizeSecurityGroupEgress", _egress, _EGRESS),
     Action("RevokeSecurityGroupEgress", _egress, _EGRESS),
     Listing("DescribeAddresses", describe_addresses, {
-        "PublicIp": Many(Text(most=64)), "AllocationId": Many(identifier("eipalloc"))}, key="addressesSet",
+        "PublicIp": Many(Address()), "AllocationId": Many(identifier("eipalloc"))}, key="addressesSet",
         filters=_ADDRESS_FILTERS),
     Action("AllocateAddress", allocate, {"Domain": Text(choices=("standard", "vpc"))}),
     Action("ReleaseAddress", release, _ADDRESS),
     Action("AssociateAddress", associate, {
-        **_ADDRESS, "InstanceId": identifier(INSTANCE, required=True), "PrivateIpAddress": Text(most=64)}),
+        **_ADDRESS, "InstanceId": identifier(INSTANCE, required=True), "PrivateIpAddress": Address()}),
     Action("DisassociateAddress", disassociate, {
-        "PublicIp": Text(most=64), "AssociationId": identifier("eipassoc")}),
+        "PublicIp": Address(), "AssociationId": identifier("eipassoc")}),
     Listing("DescribeVpcs", _none, {"VpcId": Many(Text())}, key="vpcSet", filters=_ANY),
     Listing("DescribeSubnets", _none, {"SubnetId": Many(Text())}, key="subnetSet", filters=_ANY),
     Listing("DescribeNetworkInterfaces", _none, {"NetworkInterfaceId": Many(Text())}, key="networkInterfaceSet",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
+from nova.common import plain_ip
 from nova.ec2.errors import Ec2Error, bad_value, missing_parameter
 
 # Limits of a request: number of parameters, nesting depth and length of their names, and elements of a list.
@@ -153,6 +154,23 @@ class Flag:
 
 
 @dataclasses.dataclass(frozen=True)
+class Address:
+    """An IP address."""
+
+    required: bool = False
+
+    def read(self, node: Any, name: str) -> str:
+        value = _scalar(node, name)
+        try:
+            return str(plain_ip.address(value))
+        except ValueError as error:
+            raise bad_value(name, "an IP address is expected.") from error
+
+    def absent(self) -> None:
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
 class Encoded:
     """Data in base64, of at most ``most`` bytes."""
 
@@ -161,6 +179,8 @@ class Encoded:
 
     def read(self, node: Any, name: str) -> bytes:
         value = _scalar(node, name)
+        if self.required and not value:
+            raise missing_parameter(name)
         if len(value) > self.most * 2:
             raise bad_value(name, f"it has more than {self.most} bytes.")
         try:
@@ -186,7 +206,7 @@ class Identifier:
     def read(self, node: Any, name: str) -> int:
         value = _scalar(node, name)
         prefix, dash, digits = value.partition("-")
-        if prefix not in self.prefixes or not dash or not re.fullmatch("[0-9a-f]{8,12}", digits):
+        if prefix not in self.prefixes or not dash or not re.fullmatch("[0-9a-f]{1,12}", digits):
             raise Ec2Error(self.code, f"Invalid id: \"{value[:255]}\" (expecting \"{self.prefixes[0]}-...\")")
         return int(digits, 16)
 
@@ -255,4 +275,11 @@ def tags_for(specifications: Sequence[Mapping[str, Any]], kind: str) -> dict[str
         if specification["ResourceType"] != kind:
             raise bad_value("TagSpecification.ResourceType", f"only {kind} is supported here.")
         tags |= {tag["Key"]: tag["Value"] or "" for tag in specification["Tag"]}
+    check_tags(tags)
     return tags
+
+
+def check_tags(tags: Mapping[str, str]) -> None:
+    """Raise InvalidParameterValue for a key that is reserved for attributes that Nova does not have."""
+    if any(key.startswith("ec2:") for key in tags):
+        raise bad_value("Tag.Key", "keys that begin with ec2: are reserved.")

@@ -15,6 +15,8 @@ from nova.objects.base import utcnow
 
 Server = Mapping[str, Any]
 
+# The metadata item of servers whose termination is disabled.
+PROTECTION = "ec2:disable-api-termination"
 # Elements of an item that belong to its reservation.
 INTERNAL = frozenset({"reservationId", "ownerId"})
 # Time for which terminated instances are shown.
@@ -36,6 +38,15 @@ def state_of(server: Server) -> Item:
     if state is None or server["status"] == "DELETED":
         state = _BY_STATUS.get(server["status"], STOPPED)
     return {"code": state[0], "name": state[1]}
+
+
+def is_protected(server: Server) -> bool:
+    """Return True if TerminateInstances must refuse the server. The REST API deletes it all the same."""
+    return PROTECTION in (server.get("metadata") or {})
+
+
+def tags_of(server: Server) -> dict[str, str]:
+    return {key: value for key, value in (server.get("metadata") or {}).items() if key != PROTECTION}
 
 
 def get(call: Call, number: int) -> dict[str, Any]:
@@ -148,4 +159,4 @@ def _view(server: Server, images: Mapping[str, str]) -> Item:
         "stateReason": {"code": "Server.InternalError", "message": fault["message"]} if fault else None,
         "architecture": "x86_64", "rootDeviceType": "instance-store" if _image(server) else "ebs",
         "rootDeviceName": None, "blockDeviceMapping": [], "virtualizationType": "hvm", "hypervisor": "xen",
-        TAG_SET: tag_set(server.get("metadata") or {}), "networkInterfaceSet": [], "ebsOptimized": False}
+        TAG_SET: tag_set(tags_of(server)), "networkInterfaceSet": [], "ebsOptimized": False}

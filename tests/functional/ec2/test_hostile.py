@@ -78,7 +78,7 @@ def test_request_id_is_that_of_the_requests_to_nova(service, monkeypatch):
     ("InvalidParameterValue", action(InstanceId__99999="i-00000001")),
     ("InvalidParameterValue", {**action(), "InstanceId.-1": "i-00000001"}),
     ("InvalidParameterValue", {**action(), "InstanceId.\u0661": "i-00000001"}),
-    ("InvalidInstanceID.Malformed", action(InstanceId__1="i-1")),
+    ("InvalidInstanceID.Malformed", action(InstanceId__1="i-")),
     ("InvalidInstanceID.Malformed", action(InstanceId__1="ami-00000001")),
     ("InvalidInstanceID.Malformed", action(InstanceId__1="i-0000000g")),
     ("InvalidQueryParameter", action(**{"a__" * 20 + "a": "x"})),

@@ -144,17 +144,41 @@ def test_instance_attributes(ec2, cloud, refused):
     assert attribute("disableApiTermination")["DisableApiTermination"]["Value"] is False
     assert attribute("rootDeviceName")["RootDeviceName"]["Value"] == "/dev/vda"
     assert attribute("groupSet")["Groups"] == cloud.instance(identifier)["SecurityGroups"]
-    for name in ("kernel", "ramdisk", "instanceInitiatedShutdownBehavior", "sourceDestCheck", "ebsOptimized",
-                 "productCodes"):
+    for name in ("kernel", "ramdisk", "instanceInitiatedShutdownBehavior", "ebsOptimized", "productCodes"):
         attribute(name)
     with refused("UnsupportedOperation"):
         attribute("userData")  # the policies show it to administrators
     with refused("InvalidParameterValue"):
         attribute("colour")
+    with refused("InvalidParameterCombination"):
+        attribute("sourceDestCheck")
+    with refused("InvalidParameterCombination"):
+        ec2.modify_instance_attribute(InstanceId=identifier)
     with refused("UnsupportedOperation"):
         ec2.modify_instance_attribute(InstanceId=identifier, InstanceType={"Value": "m1.large"})
     with refused("UnsupportedOperation"):
         ec2.reset_instance_attribute(InstanceId=identifier, Attribute="kernel")
+
+
+def test_protected_instance_is_not_terminated(ec2, cloud, refused):
+    identifier, = cloud.run(DisableApiTermination=True)
+
+    def protected():
+        answer = ec2.describe_instance_attribute(InstanceId=identifier, Attribute="disableApiTermination")
+        return answer["DisableApiTermination"]["Value"]
+
+    assert (protected(), cloud.instance(identifier)["Tags"]) == (True, [])
+    with refused("OperationNotPermitted"):
+        ec2.terminate_instances(InstanceIds=[identifier])
+    ec2.delete_tags(Resources=[identifier])
+    assert protected()
+    for value in (False, True):
+        ec2.modify_instance_attribute(InstanceId=identifier, DisableApiTermination={"Value": value})
+        assert protected() is value
+    with refused("MissingParameter"):
+        ec2.modify_instance_attribute(InstanceId=identifier, Attribute="disableApiTermination")
+    ec2.modify_instance_attribute(InstanceId=identifier, Attribute="disableApiTermination", Value="false")
+    ec2.terminate_instances(InstanceIds=[identifier])
 
 
 def test_security_groups_of_an_instance_are_changed(ec2, cloud):

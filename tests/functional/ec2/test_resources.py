@@ -157,9 +157,8 @@ def test_security_group_rules_are_added_and_removed(ec2, group, refused):
     assert permissions(ec2, group) == [web, ping]
     with refused("InvalidPermission.Duplicate"):
         ec2.authorize_security_group_ingress(GroupName="web", IpPermissions=[web])
-    with refused("InvalidPermission.NotFound"):
-        ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=[web, {**web, "FromPort": 79}])
-    ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=[ping])
+    answer = ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=[ping, {**web, "FromPort": 79}])
+    assert answer["UnknownIpPermissions"] == [{**web, "FromPort": 79}]
     assert permissions(ec2, group) == [web]
     ec2.revoke_security_group_ingress(GroupId=group, IpProtocol="tcp", FromPort=80, ToPort=81, CidrIp="10.0.0.0/8")
     assert permissions(ec2, group) == []
@@ -198,7 +197,7 @@ def test_errors_of_security_groups(ec2, group, refused, stranger):
         with refused("InvalidParameterValue"):
             ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
     for call in (ec2.authorize_security_group_egress, ec2.revoke_security_group_egress):
-        with refused("UnsupportedOperation"):
+        with refused("InvalidParameterValue"):
             call(GroupId=group, IpPermissions=[{"IpProtocol": "-1"}])
     assert permissions(ec2, group) == []
 
@@ -228,7 +227,7 @@ def address_of(ec2, ident):
 def test_address_is_allocated_associated_and_released(ec2, cloud, pool, refused, stranger):
     made = ec2.allocate_address(Domain="vpc")
     ident, public = made["AllocationId"], made["PublicIp"]
-    assert address_of(ec2, ident) == {"PublicIp": public, "AllocationId": ident, "Domain": "vpc"}
+    assert address_of(ec2, ident) == {"PublicIp": public, "AllocationId": ident, "Domain": "standard"}
     first, second = cloud.run(2)
     association = ec2.associate_address(InstanceId=first, AllocationId=ident)["AssociationId"]
     shown = cloud.instance(first)
@@ -257,6 +256,8 @@ def test_errors_of_addresses(ec2, pool, refused):
         ec2.describe_addresses(PublicIps=["192.0.2.1"])
     with refused("MissingParameter"):
         ec2.release_address()
+    with refused("InvalidParameterValue"):
+        ec2.release_address(PublicIp="everywhere")
     with refused("InvalidInstanceID.NotFound"):
         ec2.associate_address(InstanceId="i-00ffffff", PublicIp="192.0.2.1")
 
@@ -275,6 +276,8 @@ def test_key_pairs(ec2, refused, stranger):
         ec2.describe_key_pairs(KeyNames=["none"])
     with refused("InvalidParameterValue"):
         ec2.import_key_pair(KeyName="bad", PublicKeyMaterial=b"no key")
+    with refused("MissingParameter"):
+        ec2.import_key_pair(KeyName="bad", PublicKeyMaterial=b"")
     with refused("InvalidKey.Format"):
         ec2.import_key_pair(KeyName="bad", PublicKeyMaterial=b"\xff")
     assert keys(stranger) == []
@@ -309,6 +312,8 @@ def test_tags_of_instances_and_images(ec2, cloud, snapshot, refused, stranger):
             stranger.delete_tags(Resources=[resource])
     with refused("UnsupportedOperation"):
         ec2.create_tags(Resources=["vol-00000001"], Tags=tags)
+    with refused("InvalidParameterValue"):
+        ec2.create_tags(Resources=[instance], Tags=[{"Key": "ec2:disable-api-termination", "Value": "True"}])
     with refused("MissingParameter"):
         ec2.create_tags(Resources=[instance])
 

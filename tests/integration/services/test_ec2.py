@@ -5,7 +5,9 @@ NOVA_TEST_KEYSTONE names a virtual environment with keystone and gunicorn."""
 from __future__ import annotations
 
 import datetime
+import os
 import pathlib
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +20,7 @@ import pytest
 import requests
 
 from tests.integration.allinone import start_allinone
-from tests.integration.processes import free_port
+from tests.integration.processes import Process, eventually, free_port
 from tests.integration.services.test_kept_connections import (
     _LOGIN,
     _PASSWORD,
@@ -26,8 +28,6 @@ from tests.integration.services.test_kept_connections import (
     Service,
     keystone,  # noqa: F401  (a fixture)
 )
-
-pytestmark = pytest.mark.skipif(not (HOME / "bin/gunicorn").exists(), reason="NOVA_TEST_KEYSTONE names no Keystone")
 
 _OPTIONS = """auth_strategy = keystone
 [keystone_authtoken]
@@ -54,7 +54,10 @@ class Cloud:
 
 
 @pytest.fixture(scope="module")
-def cloud(keystone: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:  # noqa: F811
+def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    if not (HOME / "bin/gunicorn").exists():
+        pytest.skip("NOVA_TEST_KEYSTONE names no Keystone")
+    keystone: Service = request.getfixturevalue("keystone")  # noqa: F811
     answer = requests.post(f"{keystone.url}/v3/auth/tokens", json=_LOGIN, timeout=60)
     headers = {"X-Auth-Token": answer.headers["X-Subject-Token"]}
 
@@ -122,7 +125,31 @@ def test_changed_request_is_refused(cloud: Cloud) -> None:
     client = cloud.client()
 
     def change(request: Any, **_more: Any) -> None:
-        request.body = request.body.replace(b"DescribeSecurityGroups", b"DescribeSecurityGroupX")
+        request.body = request.body.replace("DescribeSecurityGroups", "DescribeSecurityGroupX")
 
     client.meta.events.register("before-send.ec2.*", change)
     assert refused(client) == (401, "AuthFailure")
+
+
+def test_processes_serve_requests_and_end(tmp_path: pathlib.Path) -> None:
+    """nova-api-ec2 answers malformed requests without any other service, and ends at SIGTERM."""
+    port = free_port()
+    config = tmp_path / "nova.conf"
+    config.write_text(f"[DEFAULT]\ntransport_url = kombu+memory://\nstate_path = {tmp_path}\n[api]\n"
+                      f"auth_strategy = noauth\n[ec2]\nport = {port}\nworkers = 2\n")
+    process = Process("nova-api-ec2", [str(pathlib.Path(sys.executable).parent / "nova-api-ec2"), "--config-file",
+                                       str(config)], tmp_path / "ec2.log", env={"PATH": os.defpath})
+    process.start()
+    try:
+        eventually(lambda: _status(port) == 400, 60, "nova-api-ec2 answers")
+        process.stop()
+    finally:
+        process.kill()
+    assert "Traceback" not in process.log.read_text()
+
+
+def _status(port: int) -> int:
+    try:
+        return requests.get(f"http://127.0.0.1:{port}/", timeout=30).status_code
+    except requests.ConnectionError:
+        return 0

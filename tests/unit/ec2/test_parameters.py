@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nova.ec2 import app, render
 from nova.ec2.errors import Ec2Error
-from nova.ec2.parameters import Encoded, Identifier, Integer, Many, Struct, Text, flat, tree_of
+from nova.ec2.parameters import Address, Encoded, Identifier, Integer, Many, Struct, Text, flat, tree_of
 
 MODEL = botocore.model.ServiceModel(botocore.loaders.Loader().load_service_model("ec2", "service-2"))
 # The actions that the service supports, by the name in the request.
@@ -93,7 +93,8 @@ def test_elements_of_a_list_are_ordered_by_number():
 @pytest.mark.parametrize(("kind", "value"), [
     (Integer(least=1), "0"), (Integer(), "1" * 16), (Integer(), "1.0"), (Integer(), "\u0661"), (Text(most=2), "abc"),
     (Text(choices=("a",)), "b"), (Encoded(), "!"), (Encoded(most=1), "QUFB"), (Text(), {"1": "x"}),
-    (Identifier(("i",)), "i-1234567"), (Identifier(("i",)), "i_12345678"), (Identifier(("i",)), "i-" + "0" * 13),
+    (Identifier(("i",)), "i-"), (Address(), "10.0.0"),
+    (Identifier(("i",)), "i_12345678"), (Identifier(("i",)), "i-" + "0" * 13),
     (Identifier(("i",)), "i-0000000A"), (Struct({}), "x"), (Many(Text(), most=1), {"1": "a", "2": "b"})])
 def test_values_of_another_type_are_refused(kind, value):
     with pytest.raises(Ec2Error) as error:
