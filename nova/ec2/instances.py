@@ -200,6 +200,8 @@ def modify_attribute(call: Call) -> None:
     """Change the security groups of an instance, or its protection against TerminateInstances."""
     args, server = call.args, servers.get(call, call.args["InstanceId"])
     protected = args["DisableApiTermination"]["Value"]
+    if args["Attribute"] and protected is not None:
+        raise Ec2Error("InvalidParameterCombination", "A request can modify one attribute.")
     if args["Attribute"] == _PROTECTED:
         if args["Value"] is None:
             raise missing_parameter("Value")
