@@ -29,6 +29,7 @@ NEWEST = "2016-11-15"
 # Maximum size of the body of a request, and of its request line and headers.
 MOST_BODY, MOST_HEADER = 128 * 1024, 48 * 1024
 _VERSION = re.compile("20[0-9]{2}-[0-9]{2}-[0-9]{2}")
+_LOGGED = "nova.ec2.action"  # key of the action's name in the environment
 _ACTION = re.compile("[A-Za-z0-9]{1,64}")
 _FORM = "application/x-www-form-urlencoded"
 # Lists of the REST API with all objects that a caller sees, by kind of id.
@@ -48,9 +49,9 @@ class Application:
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[bytes]:
         started = time.monotonic()
         ctx = RequestContext(overwrite=True, roles=[])
-        name, status = "?", 200
+        status = 200
         try:
-            name, body = self._answer(ctx, environ)
+            body = self._answer(ctx, environ)
         except Ec2Error as error:
             status, body = error.status, render.failure(error, ctx.request_id)
         except exception.ServiceUnavailable as error:
@@ -60,12 +61,13 @@ class Application:
             LOG.exception("Unexpected error in the EC2 API, the request fails")
             status = 500
             body = render.failure(Ec2Error("InternalError", "An internal error has occurred."), ctx.request_id)
-        LOG.info("%s %s %s %.1f ms", environ["REQUEST_METHOD"], name, status, (time.monotonic() - started) * 1000)
+        LOG.info("%s %s %s %.1f ms", environ["REQUEST_METHOD"], environ.get(_LOGGED, "?"), status,
+                 (time.monotonic() - started) * 1000)
         start_response(f"{status} {_PHRASES.get(status) or messages.PHRASES.get(status, 'Error')}", [
             ("Content-Type", render.TYPE), ("x-openstack-request-id", ctx.request_id)])
         return [body]
 
-    def _answer(self, ctx: RequestContext, environ: Environ) -> tuple[str, bytes]:
+    def _answer(self, ctx: RequestContext, environ: Environ) -> bytes:
         given, body = _parameters(environ)
         version = given.get("Version", NEWEST)
         if not _VERSION.fullmatch(version) or version > NEWEST:
@@ -75,6 +77,7 @@ class Application:
             raise Ec2Error("MissingAction", "The request has no parameter Action.")
         if not _ACTION.fullmatch(name):
             raise Ec2Error("InvalidAction", "The parameter Action is malformed.")
+        environ[_LOGGED] = name
         caller = self._authenticator.caller_of(ctx, environ, given, body)
         ctx.project_id = caller.project_id
         action = ACTIONS.get(name)
@@ -83,7 +86,7 @@ class Application:
         args = action.struct.read(parameters.tree_of(given))
         rest = Rest(self._connection, ctx, caller)
         call = Call(ctx, caller, rest, self._ids(ctx, rest), args, _url(environ))
-        return name, render.answer(name, version, ctx.request_id, action.run(call))
+        return render.answer(name, version, ctx.request_id, action.run(call))
 
     def _ids(self, ctx: RequestContext, rest: Rest) -> Ids:
         def lister(path: str, key: str, paged: str) -> Any:

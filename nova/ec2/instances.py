@@ -24,7 +24,7 @@ _NAME = "instance"
 def describe(call: Call) -> list[Item]:
     """List instances, and those that were terminated in the last hour."""
     numbers = call.args["InstanceId"]
-    return selected(servers.views(call, servers.visible(call)), INSTANCE, "instanceId", numbers)
+    return selected(servers.views(call, servers.visible(call, numbers)), INSTANCE, "instanceId", numbers)
 
 
 def _reservations(call: Call, items: list[Item]) -> list[Item]:

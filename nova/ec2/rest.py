@@ -24,6 +24,8 @@ VERSION, OLD = "2.96", "2.35"
 _CONNECT_TIMEOUT = 10.0
 # Maximum number of items per page; nova-api may have a lower limit.
 _PAGE = 1000
+# A page with fewer items is the last one of a list without links, unless [api]max_limit of nova-api is lower.
+_SHORT = 20
 
 
 def path_of(*parts: str) -> str:
@@ -94,7 +96,7 @@ class Rest:
             items += page
             if len(items) > CONF.ec2.max_listed:
                 raise Ec2Error("ResourceCountExceeded", f"There are more than {CONF.ec2.max_listed} {key}.")
-            more = f"{key}_links" in answer if paged == "marker" else bool(paged) and len(page) > 0
+            more = f"{key}_links" in answer if paged == "marker" else bool(paged) and len(page) >= _SHORT
             if not more or not page:
                 return items
 

@@ -19,6 +19,8 @@ Server = Mapping[str, Any]
 PROTECTION = "ec2:disable-api-termination"
 # Elements of an item that belong to its reservation.
 INTERNAL = frozenset({"reservationId", "ownerId"})
+# Maximum number of servers that are read one by one; more are read as a list.
+_FEW = 10
 # Time for which terminated instances are shown.
 _SHOWN_AFTER_DELETION = datetime.timedelta(hours=1)
 
@@ -64,13 +66,21 @@ def act(call: Call, uuid: str, action: str, value: Any = None) -> Any:
         404: "InvalidInstanceID.NotFound", 409: "IncorrectInstanceState"})
 
 
-def visible(call: Call) -> list[dict[str, Any]]:
-    """Return the servers of the project, the newest first, and those that were deleted within the last hour."""
+def visible(call: Call, numbers: Sequence[int] = ()) -> list[dict[str, Any]]:
+    """Return servers, the newest first, and those that were deleted within the last hour. ``numbers``: a few ids that
+    are read one by one; none: the servers of the project. Raises InvalidInstanceID.NotFound for an id of no server."""
+    if numbers and len(numbers) <= _FEW:
+        uuids = call.ids.uuids(INSTANCE, numbers)
+        servers = [call.rest.find(path_of("servers", uuid), "server") for uuid in dict.fromkeys(uuids)]
+        current = [server for server in servers if server is not None]
+        if len(current) == len(servers):
+            return current
+    else:
+        current = call.rest.list("/servers/detail", "servers")
     since = (utcnow() - _SHOWN_AFTER_DELETION).strftime("%Y-%m-%dT%H:%M:%SZ")
-    current = call.rest.list("/servers/detail", "servers")
     ended = call.rest.list("/servers/detail", "servers", **{"changes-since": since})
-    uuids = {server["id"] for server in current}
-    return current + [server for server in ended if server["id"] not in uuids and server["status"] == "DELETED"]
+    listed = {server["id"] for server in current}
+    return current + [server for server in ended if server["id"] not in listed and server["status"] == "DELETED"]
 
 
 def group_names(call: Call, numbers: Sequence[int], names: Sequence[str]) -> list[str]:
