@@ -84,7 +84,7 @@ class Application:
         if action is None:
             raise unsupported(f"The action {name} is not supported.")
         args = action.struct.read(parameters.tree_of(given))
-        rest = Rest(self._connection, ctx, caller)
+        rest = Rest(self._connection, ctx, caller, environ.get("REMOTE_ADDR", ""))
         call = Call(ctx, caller, rest, self._ids(ctx, rest), args, _url(environ))
         return render.answer(name, version, ctx.request_id, action.run(call))
 

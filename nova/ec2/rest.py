@@ -46,11 +46,13 @@ class Connection:
 
 
 class Rest:
-    """The REST API for one EC2 request."""
+    """The REST API for one EC2 request. ``address``: the address of the client, for rate limits of nova-api."""
 
-    def __init__(self, connection: Connection, ctx: RequestContext, caller: Caller) -> None:
+    def __init__(self, connection: Connection, ctx: RequestContext, caller: Caller, address: str) -> None:
         self._connection = connection
         self._headers = {**caller.headers, "X-Auth-Token": caller.token, "X-OpenStack-Request-ID": ctx.request_id}
+        if address:
+            self._headers["X-Forwarded-For"] = address
 
     def request(self, method: str, path: str, body: Any = None, version: str = VERSION,
                 codes: Mapping[int, str] | None = None, headers: Mapping[str, str] | None = None) -> Any:
