@@ -141,6 +141,10 @@ def _changing(change: Callable[[Call, Mapping[str, Any]], None]) -> Callable[[Ca
     return action
 
 
+# Actions of the REST API that start servers in other states than SHUTOFF.
+_STARTS = {"PAUSED": "unpause", "SUSPENDED": "resume", "SHELVED": "unshelve", "SHELVED_OFFLOADED": "unshelve"}
+
+
 def _terminate(call: Call, server: Mapping[str, Any]) -> None:
     if servers.is_protected(server):
         raise Ec2Error("OperationNotPermitted", "The instance may not be terminated. Modify its "
@@ -152,13 +156,13 @@ def _terminate(call: Call, server: Mapping[str, Any]) -> None:
 def _stop(call: Call, server: Mapping[str, Any]) -> None:
     if call.args.get("Hibernate"):
         raise unsupported("Hibernation is not supported.")
-    if server["status"] != "SHUTOFF":
+    if servers.state_of(server)["name"] != "stopped":
         servers.act(call, server["id"], "os-stop")
 
 
 def _start(call: Call, server: Mapping[str, Any]) -> None:
     if server["status"] != "ACTIVE":
-        servers.act(call, server["id"], "os-start")
+        servers.act(call, server["id"], _STARTS.get(server["status"], "os-start"))
 
 
 def reboot(call: Call) -> None:
@@ -282,8 +286,8 @@ _RUN: dict[str, Kind] = {
     "MaxCount": Integer(True, 1, 1000), "InstanceType": Text(required=True), "KeyName": Text(),
     "SecurityGroup": Many(Text(), most=50), "SecurityGroupId": Many(identifier("sg"), most=50), "UserData": Encoded(),
     "Placement": Struct({"AvailabilityZone": Text()}), "BlockDeviceMapping": Many(_DEVICE, most=50),
-    "ClientToken": Text(most=64), "TagSpecification": TAG_SPECIFICATION, "Monitoring": Struct({"Enabled": Flag()}),
-    "DisableApiTermination": Flag(),
+    "ClientToken": Text(most=64, token=True), "TagSpecification": TAG_SPECIFICATION,
+    "Monitoring": Struct({"Enabled": Flag()}), "DisableApiTermination": Flag(),
     "InstanceInitiatedShutdownBehavior": Text(choices=("stop", "terminate"))}
 _INSTANCE: dict[str, Kind] = {"InstanceId": identifier(INSTANCE, required=True)}
 _MANY: dict[str, Kind] = {"InstanceId": _IDS}

@@ -29,6 +29,7 @@ PROTOCOL = frozenset({
     "X-Amz-Signature", "X-Amz-Security-Token"})
 _NUMBER = re.compile("-?[0-9]{1,15}")
 _INDEX = re.compile("[1-9][0-9]{0,3}")
+_TOKEN = re.compile("[\x21-\x7e]*")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 Tree = dict[str, Any]
@@ -100,12 +101,14 @@ def _scalar(node: Any, name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A text. ``choices``: the only possible values; ``least``, ``most``: numbers of characters."""
+    """A text. ``choices``: the only possible values; ``least``, ``most``: numbers of characters; ``token``: True for
+    printable ASCII characters without blanks."""
 
     required: bool = False
     least: int = 0
     most: int = 255
     choices: tuple[str, ...] = ()
+    token: bool = False
 
     def read(self, node: Any, name: str) -> str:
         value = _scalar(node, name)
@@ -113,6 +116,8 @@ class Text:
             raise bad_value(name, f"{value[:255]} is not one of {', '.join(self.choices)}.")
         if not self.least <= len(value) <= self.most:
             raise bad_value(name, f"{self.least} to {self.most} characters are expected.")
+        if self.token and not _TOKEN.fullmatch(value):
+            raise bad_value(name, "printable ASCII characters are expected.")
         return value
 
     def absent(self) -> None:

@@ -14,7 +14,7 @@ from requests.adapters import HTTPAdapter
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.ec2.credentials import Caller
-from nova.ec2.errors import Ec2Error, RestError, translated, unavailable
+from nova.ec2.errors import Ec2Error, RestError, bad_value, translated, unavailable
 
 LOG = logging.getLogger(__name__)
 
@@ -29,7 +29,10 @@ _SHORT = 20
 
 
 def path_of(*parts: str) -> str:
-    """Return a path of quoted parts."""
+    """Return a path of quoted parts. Raises InvalidParameterValue for dot segments, which HTTP clients resolve."""
+    for part in parts:
+        if part in (".", ".."):
+            raise bad_value("Name", f"{part} is not possible here.")
     return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 

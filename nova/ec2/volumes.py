@@ -197,7 +197,7 @@ ACTIONS = (
             ident="volumeId"),
     Action("CreateVolume", create, {
         "Size": Integer(least=1), "SnapshotId": identifier("snap"), "AvailabilityZone": Text(), "VolumeType": Text(),
-        "Encrypted": Flag(), "ClientToken": Text(most=64), "TagSpecification": TAG_SPECIFICATION}),
+        "Encrypted": Flag(), "ClientToken": Text(most=64, token=True), "TagSpecification": TAG_SPECIFICATION}),
     Action("DeleteVolume", delete, {"VolumeId": _VOLUME}),
     Action("AttachVolume", attach, {
         "VolumeId": _VOLUME, "InstanceId": identifier(INSTANCE, required=True), "Device": Text()}),

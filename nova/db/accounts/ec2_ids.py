@@ -59,7 +59,7 @@ def assign(connection: sa.Connection, kind: str, uuids: list[str]) -> list[Ec2Id
         sa.select(TABLE).where(TABLE.c.kind == kind, TABLE.c.uuid.in_(uuids)))}
     connection.execute(sa.update(TABLE).where(
         TABLE.c.kind == kind, TABLE.c.uuid.in_(uuids), TABLE.c.used_at < now - _ACCURACY).values(used_at=now))
-    missing = [uuid for uuid in dict.fromkeys(uuids) if uuid not in assigned]
+    missing = sorted({*uuids} - assigned.keys())  # in the same order for all, which avoids deadlocks
     if missing:
         numbers = _free_numbers(connection, kind, missing)
         with rows.on_duplicate():

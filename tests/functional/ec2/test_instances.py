@@ -59,6 +59,24 @@ def test_client_token_makes_run_instances_repeatable(ec2, cloud, refused):
     assert len(ids_of(ec2.describe_instances())) == 1
 
 
+@pytest.mark.parametrize("token", ["\u00e9", "a b", "t" * 65, "\u4e2d"])
+def test_client_token_that_no_header_can_contain_is_refused(ec2, cloud, refused, token):
+    with refused("InvalidParameterValue"):
+        ec2.run_instances(ImageId=cloud.image, InstanceType=cloud.type, MinCount=1, MaxCount=1, ClientToken=token)
+
+
+def test_paused_and_suspended_instances_are_stopped_and_start(ec2, cloud, rest):
+    identifier, = cloud.run()
+    server = rest.get("/servers")["servers"][0]["id"]
+    for action, status in (("pause", "PAUSED"), ("suspend", "SUSPENDED")):
+        rest.action(server, action)
+        rest.wait(server, status)
+        answer, = ec2.stop_instances(InstanceIds=[identifier])["StoppingInstances"]
+        assert answer["CurrentState"]["Name"] == "stopped"
+        ec2.start_instances(InstanceIds=[identifier])
+        rest.wait(server, "ACTIVE")
+
+
 def test_instances_have_key_groups_user_data_tags_and_zone(ec2, cloud, rest, admin):
     ec2.create_key_pair(KeyName="key")
     group = ec2.create_security_group(GroupName="web", Description="d")["GroupId"]

@@ -6,6 +6,7 @@ import pytest
 
 from nova.ec2 import app
 from nova.ec2.parameters import Address, Encoded, Flag, Identifier, Integer, Many, Struct
+from tests.functional.conftest import remove_images, remove_servers
 from tests.functional.ec2.test_hostile import SIGNED, send
 from tests.unit.ec2.values import TEXTS
 
@@ -41,7 +42,7 @@ def value(kind, source, ids):
 
 
 @pytest.mark.parametrize("name", sorted(app.ACTIONS))
-def test_random_requests_are_served_or_refused(service, ec2, cloud, name):
+def test_random_requests_are_served_or_refused(service, ec2, cloud, admin, image_id, name):
     ids = {"ami": cloud.image, "sg": ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"],
            "vol": ec2.create_volume(Size=1)["VolumeId"], "i": cloud.run()[0], "zone": "nova", "type": cloud.type}
     source = random.Random(name)
@@ -54,6 +55,8 @@ def test_random_requests_are_served_or_refused(service, ec2, cloud, name):
         status, code, _request_id = send(service, {**SIGNED, "Action": name, **parameters})
         outcomes.append((status, code, parameters))
     assert [outcome for outcome in outcomes if outcome[0] >= 500] == []
+    remove_servers(admin)
+    remove_images(image_id)
     for volume in ec2.describe_volumes()["Volumes"]:
         if volume["State"] == "available":
             ec2.delete_volume(VolumeId=volume["VolumeId"])

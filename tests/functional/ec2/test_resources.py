@@ -318,6 +318,18 @@ def test_tags_of_instances_and_images(ec2, cloud, snapshot, refused, stranger):
         ec2.create_tags(Resources=[instance])
 
 
+def test_tags_and_keys_named_like_parent_directories_reach_no_other_path(ec2, cloud, rest, refused):
+    """HTTP clients resolve dot segments: DELETE /servers/ID/metadata/.. would delete the server."""
+    instance, = cloud.run()
+    ec2.create_tags(Resources=[instance], Tags=[{"Key": "..", "Value": "x"}, {"Key": ".", "Value": "x"}])
+    for key in ("..", "."):
+        with refused("InvalidParameterValue"):
+            ec2.delete_tags(Resources=[instance], Tags=[{"Key": key}])
+        with refused("InvalidParameterValue"):
+            ec2.delete_key_pair(KeyName=key)
+    assert [server["status"] for server in rest.get("/servers/detail")["servers"]] == ["ACTIVE"]
+
+
 # --- the cloud --------------------------------------------------------------------------------------------
 def test_regions_zones_and_limits(ec2, service, refused):
     region, = ec2.describe_regions()["Regions"]
