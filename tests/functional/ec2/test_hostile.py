@@ -5,11 +5,14 @@ import threading
 import xml.etree.ElementTree
 from urllib.parse import urlencode
 
+import botocore.exceptions
 import pytest
 import requests
+import sqlalchemy as sa
 
 from nova.cmd.ec2 import Ec2Service
 from nova.conf import CONF
+from nova.db import tables
 from nova.ec2 import app, rest
 from tests.functional.ec2.conftest import connect
 
@@ -205,3 +208,21 @@ def test_concurrent_first_requests_assign_one_id(suite, service, ec2, admin):
     assert listed == [sorted(made)] * 4
     for group in made:
         ec2.delete_security_group(GroupId=group)
+
+
+def test_id_whose_row_was_purged_is_resolved_among_visible_objects(suite, ec2, stranger):
+    group = ec2.create_security_group(GroupName="old", Description="d")["GroupId"]
+    suite.conductor.core.db.write(lambda connection: connection.execute(sa.delete(tables.ec2_ids)))
+    with pytest.raises(botocore.exceptions.ClientError, match=r"InvalidGroup\.NotFound"):
+        stranger.delete_security_group(GroupId=group)
+    ec2.delete_security_group(GroupId=group)
+    assert [shown["GroupName"] for shown in ec2.describe_security_groups()["SecurityGroups"]] == ["default"]
+
+
+def test_nova_gets_the_address_of_the_client(service, monkeypatch):
+    sent = []
+    send_rest = rest.Rest.send
+    monkeypatch.setattr(rest.Rest, "send", lambda self, *args, **more: (
+        sent.append(self._headers["X-Forwarded-For"]), send_rest(self, *args, **more))[1])
+    send(service, action("DescribeSecurityGroups"))
+    assert set(sent) == {"127.0.0.1"}
