@@ -95,6 +95,7 @@ start_network_service() {
 
 start_nova() { # start Nova's services in the background
     check_port nova-api "$NOVA_API_PORT" NOVA_API_PORT
+    ! ec2_wanted || check_port nova-api-ec2 "$NOVA_EC2_PORT" NOVA_EC2_PORT
     check_port nova-metadata "$NOVA_METADATA_PORT" NOVA_METADATA_PORT
     check_port nova-novncproxy "$NOVA_NOVNCPROXY_PORT" NOVA_NOVNCPROXY_PORT
     ! spice_wanted || check_port nova-spicehtml5proxy "$NOVA_SPICEHTML5PROXY_PORT" NOVA_SPICEHTML5PROXY_PORT

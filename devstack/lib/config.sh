@@ -42,6 +42,7 @@ load_options() {
     NOVA_CONDUCTOR_WORKERS=${NOVA_CONDUCTOR_WORKERS:-2}
     HOST_NAME=${HOST_NAME:-$(hostname)}
     NOVA_SPICE=${NOVA_SPICE:-False}
+    NOVA_EC2=${NOVA_EC2:-False}
     NOVA_HOSTS=${NOVA_HOSTS:-1}
     HOSTS_NETWORK=${HOSTS_NETWORK:-10.78.0}
     HOSTS_TUNNELS=${HOSTS_TUNNELS:-10.78.2}
@@ -56,6 +57,7 @@ load_options() {
     CINDER_PORT=${CINDER_PORT:-8776}
     NEUTRON_PORT=${NEUTRON_PORT:-9696}
     NOVA_API_PORT=${NOVA_API_PORT:-8774}
+    NOVA_EC2_PORT=${NOVA_EC2_PORT:-8788}
     NOVA_METADATA_PORT=${NOVA_METADATA_PORT:-8775}
     NOVA_NOVNCPROXY_PORT=${NOVA_NOVNCPROXY_PORT:-6080}
     NOVA_SPICEHTML5PROXY_PORT=${NOVA_SPICEHTML5PROXY_PORT:-6082}
@@ -102,7 +104,7 @@ check_options() {
         *) die "NOVA_HOSTS=$NOVA_HOSTS: choose 1 to 9" ;;
     esac
     local name
-    for name in NOVA_SPICE NOVA_CINDER; do
+    for name in NOVA_SPICE NOVA_EC2 NOVA_CINDER; do
         case "${!name}" in
             True | False) ;;
             *) die "$name=${!name}: choose True or False" ;;

@@ -9,7 +9,9 @@ NOVA_FILTERS+=,SameHostFilter,DifferentHostFilter
 
 spice_wanted() { [ "$NOVA_SPICE" = True ]; }
 
-nova_services() { echo "$NOVA_SERVICES$(! spice_wanted || echo " nova-spicehtml5proxy")"; }
+ec2_wanted() { [ "$NOVA_EC2" = True ]; }
+
+nova_services() { echo "$NOVA_SERVICES$(! spice_wanted || echo " nova-spicehtml5proxy")$(! ec2_wanted || echo " nova-api-ec2")"; }
 
 nova_conf_file() { echo "$DATA_DIR/etc/nova/nova.conf"; }
 
@@ -90,6 +92,12 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 	$(! neutron_wanted || echo "metadata_proxy_shared_secret = $METADATA_SECRET")
 	listen = $SERVICE_HOST
 	port = $NOVA_METADATA_PORT
+	[ec2]
+	listen = $SERVICE_HOST
+	port = $NOVA_EC2_PORT
+	nova_url = http://$SERVICE_HOST:$NOVA_API_PORT
+	region = $REGION_NAME
+	$(service_credentials nova)
 	[vnc]
 	enabled = True
 	novncproxy_host = $SERVICE_HOST
@@ -189,6 +197,10 @@ start_nova_services() { # the conductor first: messages of other services to a q
 wait_for_nova() {
     wait_for "nova-api" "$DATA_DIR/logs/nova-api.log" http_responds "http://$SERVICE_HOST:$NOVA_API_PORT/"
     note "nova-api is up at $NOVA_URL"
+    if ec2_wanted; then
+        wait_for "nova-api-ec2" "$DATA_DIR/logs/nova-api-ec2.log" port_in_use "$NOVA_EC2_PORT"
+        note "nova-api-ec2 is up at http://$SERVICE_HOST:$NOVA_EC2_PORT/ (openstack ec2 credentials create)"
+    fi
     wait_for "nova-novncproxy" "$DATA_DIR/logs/nova-novncproxy.log" \
         http_responds "http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/vnc_auto.html"
     note "nova-novncproxy is up at http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/ (openstack console url show SERVER)"

@@ -51,6 +51,11 @@ class Suite:
         self._services: list[run.Service] = [self.conductor, self.scheduler, self.compute, self.api]
         if CONF.network.driver == "linuxnet":
             self._services.append(MetadataService(transport, secure=tls.context("metadata")))
+        if CONF.ec2.enabled:
+            from nova.cmd.ec2 import Ec2Service  # The import costs 7 MB of memory.
+
+            self.ec2 = Ec2Service(transport, self.api.url, CONF.ec2.listen, CONF.ec2.port)
+            self._services.append(self.ec2)
         self.consoles = {kind.name: ConsoleProxy(transport, kind) for kind in KINDS if CONF[kind.group].enabled}
         self._services += self.consoles.values()
         bus.prepare()

@@ -17,7 +17,7 @@ from nova.conf import log_lines
 CONF = cfg.CONF
 
 MODULES = ("base", "api", "compute", "conductor", "image", "libvirt", "uml", "vmware", "ironic", "network", "quota",
-           "scheduler", "volume", "metadata", "console", "telemetry", "notifications", "rpc")
+           "scheduler", "volume", "metadata", "ec2", "console", "telemetry", "notifications", "rpc")
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:
@@ -36,7 +36,7 @@ def external_services() -> list[tuple[str, list[cfg.Opt]]]:
 
     options = [*loading.get_session_conf_options(), *loading.get_auth_common_conf_options(),
                *loading.get_adapter_conf_options()]
-    return [(group, list(options)) for group in ("glance", "cinder", "ironic", "manila", "neutron")]
+    return [(group, list(options)) for group in ("glance", "cinder", "ec2", "ironic", "manila", "neutron")]
 
 
 def register(conf: cfg.ConfigOpts = CONF) -> None:

@@ -1,8 +1,9 @@
-"""RPC interfaces for flavors, key pairs, quotas and usage."""
+"""RPC interfaces for flavors, key pairs, quotas, usage and EC2 ids."""
 
 import datetime
 
 from nova.context import RequestContext
+from nova.objects.accounts.ec2_id import Ec2Id
 from nova.objects.accounts.flavor import Flavor, FlavorQuery
 from nova.objects.accounts.keypair import Keypair
 from nova.objects.accounts.usage import Quotas as QuotaSet
@@ -87,3 +88,14 @@ class Usages(Interface, topic=CONDUCTOR, namespace="usages"):
               project_id: str | None = None, marker: str | None = None) -> list[ServerUsage]:
         """Return a page of the servers that existed between ``begin`` and ``end``, including deleted ones. Servers are
         ordered by project and uuid and start after ``marker``. Raises MarkerNotFound."""
+
+
+class Ec2Ids(Interface, topic=CONDUCTOR, namespace="ec2_ids"):
+    """Numbers in the ids of the EC2 API, by kind of object ("i", "ami", "vol" ...). Methods raise InvalidInput for more
+    than 1,000 items."""
+
+    def assign(self, ctx: RequestContext, kind: str, uuids: list[str]) -> list[Ec2Id]:
+        """Return the ids of objects, which are created if necessary. Servers that do not exist are omitted."""
+
+    def resolve(self, ctx: RequestContext, kind: str, numbers: list[int]) -> list[Ec2Id]:
+        """Return the ids with these numbers that were assigned. The caller must check the rights to the objects."""

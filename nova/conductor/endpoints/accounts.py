@@ -1,4 +1,4 @@
-"""Endpoints of flavors, key pairs, quotas and usage."""
+"""Endpoints of flavors, key pairs, quotas, usage and EC2 ids."""
 
 import sqlalchemy as sa
 
@@ -6,7 +6,8 @@ from nova import exception
 from nova.conductor.endpoints import notifications
 from nova.conductor.endpoints.derived import Endpoint, notifying, reads, writes
 from nova.context import RequestContext
-from nova.db.accounts import flavors, keypairs, quotas, usages
+from nova.db.accounts import ec2_ids, flavors, keypairs, quotas, usages
+from nova.objects.accounts.ec2_id import Ec2Id
 from nova.objects.accounts.keypair import Keypair
 from nova.objects.accounts.usage import Quotas as QuotaSet
 from nova.rpcapi import accounts as accounts_api
@@ -88,3 +89,14 @@ def _check(connection: sa.Connection, project_id: str, user_id: str | None, limi
 
 class Usages(Endpoint, accounts_api.Usages):
     index = reads(usages.index)
+
+
+class Ec2Ids(Endpoint, accounts_api.Ec2Ids):
+    resolve = reads(ec2_ids.resolve)
+
+    def assign(self, ctx: RequestContext, kind: str, uuids: list[str]) -> list[Ec2Id]:
+        # Most ids exist, and a read needs no write lock.
+        existing = self.core.db.lookup(lambda connection: ec2_ids.existing(connection, kind, uuids))
+        if existing is not None:
+            return existing
+        return self.core.db.write(lambda connection: ec2_ids.assign(connection, kind, uuids))

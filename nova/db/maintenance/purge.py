@@ -1,4 +1,5 @@
-"""Removal of deleted servers with all rows that belong to them, and of the history of existing servers.
+"""Removal of deleted servers with all rows that belong to them, of the history of existing servers, and of EC2 ids that
+no request has shown since.
 
 A purge may run beside other work and other purges, and may be killed: it uses one short transaction per page, in the
 order of (created_at, uuid), and pauses as long as the page took. Rows are archived before they are removed, so rows
@@ -26,6 +27,7 @@ INSTANCES = tables.instances
 ACTIONS = tables.actions
 MIGRATIONS = tables.migrations
 ALLOCATIONS = tables.allocations
+EC2_IDS = tables.ec2_ids
 
 # Tables of the rows that belong to an instance, by their column instance_uuid.
 GO_ALONG = (ACTIONS, MIGRATIONS, tables.external_events, tables.security_group_members, tables.drain_servers,
@@ -147,6 +149,9 @@ def _behind(order: Sequence[sa.Column[Any]], after: Place) -> sa.ColumnElement[b
 def _kinds(what: What) -> list[_Kind]:
     kinds = [_Kind("deleted servers", INSTANCES, (INSTANCES.c.created_at, INSTANCES.c.uuid), sa.and_(
         INSTANCES.c.deleted == sa.true(), what.servers_before > _ENDED_AT, *_nobody_needs()), GO_ALONG)]
+    # An id that is shown again gets the same number.
+    kinds.append(_Kind("unused EC2 ids", EC2_IDS, (EC2_IDS.c.used_at, EC2_IDS.c.id),
+                       EC2_IDS.c.used_at < what.servers_before))
     if what.history_before is None:
         return kinds
     moving = _moving(ACTIONS.c.instance_uuid)

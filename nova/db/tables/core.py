@@ -512,3 +512,18 @@ text_blocks = table(
 block_texts = table(
     "block_texts", Column("block_id", sa.BigInteger, primary_key=True, autoincrement=False),
     Column("name", text(64), primary_key=True), Column("content", LongBytes, nullable=False))
+
+# --- the EC2 API ------------------------------------------------------------------------------------
+# Numbers of EC2 ids ("ami-%08x") of objects other than servers, whose number is instances.id. The number is the CRC-32
+# of the uuid unless another object of this kind has it, so that a removed row returns with the same number.
+ec2_ids = table(
+    "ec2_ids",
+    Column("id", big_id(), primary_key=True),
+    Column("kind", text(16), nullable=False),
+    Column("number", sa.BigInteger, nullable=False),
+    Column("uuid", text(), nullable=False),
+    Column("used_at", Utc, nullable=False),  # when a request showed the id, to the day
+    UniqueConstraint("kind", "number", name="uq_ec2_ids_kind_number"),
+    UniqueConstraint("kind", "uuid", name="uq_ec2_ids_kind_uuid"),
+    Index("ix_ec2_ids_used", "used_at", "id"),
+)

@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova import rpcapi
-from nova.db.accounts import flavors, keypairs, usages
+from nova.db.accounts import ec2_ids, flavors, keypairs, usages
 from nova.db.hosts import aggregates, compute_nodes, services
 from nova.db.networks import floating_ip_dns, floating_ips, networks, security_groups
 from nova.db.placement import candidates, consumers, names, providers
@@ -65,6 +65,9 @@ QUERIES: dict[str, Callable[[sa.Connection], Any]] = {
     "zones.detail": services.index,
     "consoles.over": lambda c: consoles.over(
         c, [ConsoleSession(ident="i", instance_uuid="i", since=0)], ()),
+    "ec2_ids.assign": lambda c: [ec2_ids.existing(c, kind, ["uuid"]) for kind in ("i", "vol")],
+    "ec2_ids.assign of new objects": lambda c: ec2_ids.assign(c, "vol", ["uuid"]),
+    "ec2_ids.resolve": lambda c: [ec2_ids.resolve(c, kind, [1]) for kind in ("i", "vol")],
     "flavors.access": lambda c: flavors._access(c, 1),
     "fleet.page": lambda c: compute_nodes.states(c, "node", LIMIT),
     "floating_ip_dns.index": floating_ip_dns.index,

@@ -1,0 +1,157 @@
+"""Declarations of actions, and the filters, pages and tags that they share."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import re2
+
+from nova.context import RequestContext
+from nova.ec2 import ids
+from nova.ec2.credentials import Caller
+from nova.ec2.errors import Ec2Error, bad_value
+from nova.ec2.parameters import FILTERS, Flag, Identifier, Integer, Kind, Struct, Text
+from nova.ec2.render import text_of
+from nova.ec2.rest import Rest
+
+Item = dict[str, Any]
+# Element names of a list of tags.
+TAG_SET = "tagSet"
+
+
+class Call:
+    """A request in progress: parameters, caller, the REST API and ids. ``url``: the URL of this service."""
+
+    def __init__(self, ctx: RequestContext, caller: Caller, rest: Rest, identifiers: ids.Ids, args: Mapping[str, Any],
+                 url: str) -> None:
+        self.ctx, self.caller, self.rest, self.ids, self.args, self.url = ctx, caller, rest, identifiers, args, url
+
+
+@dataclasses.dataclass(frozen=True)
+class Action:
+    """An action: its name, its parameters, and the function that returns the elements of the response (None: success
+    without further elements)."""
+
+    name: str
+    function: Callable[[Call], Any]
+    parameters: Mapping[str, Kind] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def struct(self) -> Struct:
+        return Struct({"DryRun": Flag(), **self.parameters})
+
+    def run(self, call: Call) -> Mapping[str, Any]:
+        if call.args["DryRun"]:
+            raise Ec2Error("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
+        answer: Mapping[str, Any] | None = self.function(call)
+        return {"return": True} if answer is None else answer
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing(Action):
+    """An action that returns a list of items as ``key``. ``filters``: element paths ("placement.availabilityZone") by
+    the name of the filter; with ``ident`` (the element that identifies an item) the list is paged; ``grouped``:
+    converts the items of a page for the response."""
+
+    key: str = ""
+    filters: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ident: str = ""
+    grouped: Callable[[Call, list[Item]], list[Item]] | None = None
+
+    @functools.cached_property
+    def struct(self) -> Struct:
+        paging: dict[str, Kind] = {
+            "MaxResults": Integer(least=1, most=1000), "NextToken": Text(most=1000)} if self.ident else {}
+        return Struct({"DryRun": Flag(), "Filter": FILTERS, **paging, **self.parameters})
+
+    def run(self, call: Call) -> Mapping[str, Any]:
+        if call.args["DryRun"]:
+            raise Ec2Error("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
+        conditions = [self._condition(given["Name"], given["Value"]) for given in call.args["Filter"]]
+        items = [item for item in self.function(call) if all(condition(item) for condition in conditions)]
+        answer: dict[str, Any] = {self.key: items}
+        if self.ident:
+            page, token = self._page(call, items)
+            answer = {self.key: page} | ({"nextToken": token} if token else {})
+        if self.grouped is not None:
+            answer[self.key] = self.grouped(call, answer[self.key])
+        return answer
+
+    def _condition(self, name: str, values: Sequence[str]) -> Callable[[Any], bool]:
+        """Return the condition of a filter. Raises InvalidParameterValue for an undeclared filter."""
+        patterns = [_pattern(value) for value in values]
+        if name.startswith("tag:") or name in ("tag-key", "tag-value"):
+            wanted = name.removeprefix("tag:") if name.startswith("tag:") else None
+            element = "key" if name == "tag-key" else "value"
+            return lambda item: any(
+                pattern.fullmatch(tag[element]) for tag in item.get(TAG_SET, ()) for pattern in patterns
+                if wanted is None or tag["key"] == wanted)
+        if name not in self.filters:
+            raise Ec2Error("InvalidParameterValue", f"The filter '{name[:255]}' is invalid")
+        path = self.filters[name].split(".")
+        return lambda item: any(pattern.fullmatch(value) for value in _values(item, path) for pattern in patterns)
+
+    def _page(self, call: Call, items: list[Item]) -> tuple[list[Item], str]:
+        start, most = 0, call.args["MaxResults"] or len(items)
+        if call.args["NextToken"]:
+            last = _decoded(call.args["NextToken"])
+            positions = [number for number, item in enumerate(items) if item[self.ident] == last]
+            if not positions:
+                raise bad_value("NextToken", "the token is invalid or has expired.")
+            start = positions[0] + 1
+        page = items[start:start + most]
+        more = start + most < len(items)
+        return page, base64.urlsafe_b64encode(page[-1][self.ident].encode()).decode() if more and page else ""
+
+
+def _decoded(token: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(token).decode()
+    except (binascii.Error, ValueError) as error:
+        raise bad_value("NextToken", "the token is invalid or has expired.") from error
+
+
+def _pattern(value: str) -> Any:
+    """Return the expression of a filter value: * stands for any text, ? for a character, \\ quotes the next one. RE2
+    needs linear time for any value."""
+    expression = {"*": ".*", "?": "."}
+    return re2.compile("(?s)" + "".join(
+        expression.get(token) or re2.escape(token[-1]) for token in re.findall(r"\\.|.", value, re.DOTALL)))
+
+
+def _values(item: Any, path: Sequence[str]) -> Iterator[str]:
+    """Yield the texts of an element; lists yield those of all their items."""
+    if isinstance(item, list | tuple):
+        for inner in item:
+            yield from _values(inner, path)
+    elif isinstance(item, Mapping):
+        if path and path[0] in item:
+            yield from _values(item[path[0]], path[1:])
+    elif item is not None and not path:
+        yield text_of(item)
+
+
+def tag_set(tags: Mapping[str, str]) -> list[Item]:
+    return [{"key": key, "value": value} for key, value in sorted(tags.items())]
+
+
+def identifier(kind: str, required: bool = False) -> Identifier:
+    """Return the type of a parameter with the id of an object of this kind."""
+    return Identifier((kind,), ids.MALFORMED[kind], required)
+
+
+def selected(items: Iterable[Item], kind: str, element: str, numbers: Sequence[int]) -> list[Item]:
+    """Return the items with these ids, or all without ids. Raises NotFound for an id that no item has."""
+    by_id = {item[element]: item for item in items}
+    if not numbers:
+        return list(by_id.values())
+    for number in numbers:
+        if ids.text(kind, number) not in by_id:
+            raise ids.missing(kind, number)
+    return [by_id[ids.text(kind, number)] for number in dict.fromkeys(numbers)]
