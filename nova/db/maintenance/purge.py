@@ -1,4 +1,5 @@
-"""Removal of deleted servers with all rows that belong to them, and of the history of existing servers.
+"""Removal of deleted servers with all rows that belong to them, of the history of existing servers, and of expired
+certificates.
 
 A purge may run beside other work and other purges, and may be killed: it uses one short transaction per page, in the
 order of (created_at, uuid), and pauses as long as the page took. Rows are archived before they are removed, so rows
@@ -26,6 +27,8 @@ INSTANCES = tables.instances
 ACTIONS = tables.actions
 MIGRATIONS = tables.migrations
 ALLOCATIONS = tables.allocations
+CERTIFICATES = tables.certificates
+ROOTS = tables.certificate_roots
 
 # Tables of the rows that belong to an instance, by their column instance_uuid.
 GO_ALONG = (ACTIONS, MIGRATIONS, tables.external_events, tables.security_group_members, tables.drain_servers,
@@ -42,8 +45,9 @@ Place = tuple[Any, ...]  # position of a row in the order of removal
 
 @dataclasses.dataclass(frozen=True)
 class What:
-    """The rows to remove: servers deleted before a time, and optionally the history of existing servers that ended
-    before another time. ``keep``: number of newest actions of each server that stay, whatever their age."""
+    """The rows to remove: servers deleted and certificates expired before a time, and optionally the history of
+    existing servers that ended before another time. ``keep``: number of newest actions of each server that stay,
+    whatever their age."""
 
     servers_before: datetime.datetime
     history_before: datetime.datetime | None = None
@@ -147,6 +151,12 @@ def _behind(order: Sequence[sa.Column[Any]], after: Place) -> sa.ColumnElement[b
 def _kinds(what: What) -> list[_Kind]:
     kinds = [_Kind("deleted servers", INSTANCES, (INSTANCES.c.created_at, INSTANCES.c.uuid), sa.and_(
         INSTANCES.c.deleted == sa.true(), what.servers_before > _ENDED_AT, *_nobody_needs()), GO_ALONG)]
+    kinds += [_Kind("expired certificates", CERTIFICATES, (CERTIFICATES.c.not_after, CERTIFICATES.c.id),
+                    CERTIFICATES.c.not_after < what.servers_before),
+              # A root signs no certificate that is valid for longer, so all of them were removed before.
+              _Kind("expired root certificates", ROOTS, (ROOTS.c.not_after, ROOTS.c.id), sa.and_(
+                  ROOTS.c.not_after < what.servers_before,
+                  ~sa.exists().where(CERTIFICATES.c.root_id == ROOTS.c.id)))]
     if what.history_before is None:
         return kinds
     moving = _moving(ACTIONS.c.instance_uuid)
