@@ -1,7 +1,7 @@
 """Creation of X.509 root certificates, client certificates and certificate revocation lists (CRLs), all as PEM.
 
 Keys are NIST P-256: every TLS library supports them, and a conductor generates one in less than a millisecond, within
-its transaction, where a key of RSA 2048 takes a tenth of a second of CPU time.
+its transaction, where a key of RSA 2048 takes tens of milliseconds of CPU time.
 """
 
 import datetime

@@ -54,7 +54,7 @@ def run(suite, capsys):
 
 @pytest.fixture
 def openssl(tmp_path):
-    """Return a function that runs openssl with files of the given contents: ``openssl("x509 -in {root}", root=PEM)``."""
+    """Return a function that runs openssl with files of these contents: ``openssl("x509 -in {root}", root=PEM)``."""
     def openssl(command, **contents):
         paths = {name: tmp_path / f"{name}.pem" for name in contents}
         for name, path in paths.items():
