@@ -37,8 +37,9 @@ SERVED, GONE, MISSING = "Served", "Gone: 410 in every microversion", "Not served
 AGAIN = "Optional legacy operations"
 _ABOUT = {
     SERVED: "In these microversions; in the others 404, as upstream.",
-    AGAIN: "Upstream has removed these operations. With `[api]legacy = true` and the embedded networks Nova serves them"
-           " in these microversions (404 in other microversions); otherwise they return 410 in every microversion.",
+    AGAIN: "Upstream has removed these operations. With `[api]legacy = true` Nova serves them"
+           " in these microversions (404 in other microversions), those of networks only if the networks are embedded;"
+           " otherwise they return 410 in every microversion.",
     GONE: "Upstream has removed these operations, too. `tests/unit/api/test_operations.py` requests each operation.",
     MISSING: "404. `tests/unit/test_house.py` lists these operations, and fails when one of them is served.",
 }

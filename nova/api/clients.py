@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 from nova import bus
 from nova.api.orphaned_creates import OrphanedCreates
 from nova.rpcapi import networks as embedded
-from nova.rpcapi.accounts import Flavors, Keypairs, Quotas, Usages
+from nova.rpcapi.accounts import Certificates, Flavors, Keypairs, Quotas, Usages
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.hosts import Aggregates, Hypervisors, Overviews, Services, Zones
 from nova.rpcapi.placement import Placement
@@ -27,6 +27,7 @@ class Clients:
     consoles: Consoles
     flavors: Flavors
     keypairs: Keypairs
+    certificates: Certificates
     quotas: Quotas
     usages: Usages
     services: Services

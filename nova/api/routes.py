@@ -307,4 +307,5 @@ ROUTES: tuple[Route, ...] = (*_ROUTES, *_boot_routes())
 
 def table() -> tuple[Route, ...]:
     """Return the routes of this configuration; [api]legacy adds some."""
-    return legacy_routes.added_to(ROUTES) if legacy_routes.is_on() else ROUTES
+    added = legacy_routes.served()
+    return legacy_routes.added_to(ROUTES, added) if added else ROUTES

@@ -49,9 +49,9 @@ OPTIONS = {
                    help="Authentication of requests. keystone validates tokens; noauth trusts the headers "
                         "X-Auth-Token, X-User-Id, X-Project-Id and X-Roles, accepts connections from this machine "
                         "only, and is for tests only. Read by nova-api."),
-        cfg.BoolOpt("legacy", default=False, help="Serve the resources that upstream removed with nova-network, up to "
-                    "microversion 2.35 and on the embedded networks only: create and delete of os-networks and "
-                    "os-tenant-networks, os-fixed-ips, os-floating-ips-bulk, os-floating-ip-dns, "
+        cfg.BoolOpt("legacy", default=False, help="Serve resources that upstream removed, up to microversion 2.35: "
+                    "os-certificates and, on the embedded networks only, those of nova-network: create and delete of "
+                    "os-networks and os-tenant-networks, os-fixed-ips, os-floating-ips-bulk, os-floating-ip-dns, "
                     "os-security-group-default-rules and os-virtual-interfaces. By default they are answered with 410. "
                     "Set it for clients that still use them. Read by nova-api."),
         cfg.BoolOpt("status_page", default=False, help="Serve a page for operators at /status with hosts, capacity, "

@@ -1,4 +1,5 @@
-"""Options of nova-conductor: automatic actions ([DEFAULT]), threads, leases and keys ([conductor]), and the database
+"""Options of nova-conductor: automatic actions ([DEFAULT]), threads, leases and keys ([conductor]), certificates
+([certificates]), and the database
 ([database]), which nova-manage also reads; the names of its options are those of oslo.db."""
 
 from oslo_config import cfg
@@ -15,6 +16,16 @@ OPTIONS = {
                    "from its host. 0: immediately, -1: never. Read by nova-conductor."),
         cfg.IntOpt("shelved_poll_interval", default=3600, min=1, help="Seconds between two checks for shelved servers "
                    "whose shelved_offload_time has passed. Read by nova-conductor."),
+    ],
+    "certificates": [
+        cfg.IntOpt("days", default=365, min=1, max=3650, help="Days for which a certificate that os-certificates "
+                   "issues is valid, but at most as long as the root certificate that signs it. Read by "
+                   "nova-conductor."),
+        cfg.IntOpt("root_days", default=3650, min=1, max=36500, help="Days for which the root certificate of a project "
+                   "is valid. Read by nova-conductor and nova-manage."),
+        cfg.IntOpt("max_per_project", default=100, min=-1, help="Maximum number of certificates of a project that are "
+                   "neither expired nor revoked; further requests are answered with 403. -1: no limit. Read by "
+                   "nova-conductor."),
     ],
     "conductor": [
         cfg.IntOpt("workers", min=1, help="Number of worker processes of nova-conductor. Unset: one per CPU, at most "

@@ -56,6 +56,9 @@ RULES = [
     rule("os-tenant-networks:show", READER, "Show networks of a project.", "GET /os-tenant-networks/{network_id}"),
 
     # Operations that [api]legacy enables.
+    rule("os-certificates:create", MEMBER, "Create a certificate of the caller.", "POST /os-certificates"),
+    rule("os-certificates:show", READER, "Show the root certificate of a project.",
+         "GET /os-certificates/{certificate_id}"),
     rule("os-networks:create", ADMIN, "Create networks.", "POST /os-networks"),
     rule("os-networks:add", ADMIN, "Assign a network to the project.", "POST /os-networks/add"),
     rule("os-networks:delete", ADMIN, "Delete networks.", "DELETE /os-networks/{network_id}"),

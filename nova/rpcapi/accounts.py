@@ -3,6 +3,7 @@
 import datetime
 
 from nova.context import RequestContext
+from nova.objects.accounts.certificate import Certificate
 from nova.objects.accounts.ec2_id import Ec2Id
 from nova.objects.accounts.flavor import Flavor, FlavorQuery
 from nova.objects.accounts.keypair import Keypair
@@ -59,6 +60,18 @@ class Keypairs(Interface, topic=CONDUCTOR, namespace="keypairs"):
         ("Quota exceeded, too many key pairs.")."""
 
     def delete(self, ctx: RequestContext, user_id: str, name: str) -> None: ...
+
+
+class Certificates(Interface, topic=CONDUCTOR, namespace="certificates"):
+    """X.509 certificates of users, signed by a root certificate of their project."""
+
+    def root(self, ctx: RequestContext, project_id: str) -> Certificate:
+        """Return the root certificate that signs new certificates of the project. Raises CertificateNotFound."""
+
+    def create(self, ctx: RequestContext, project_id: str, user_id: str) -> Certificate:
+        """Create a certificate with its private key, which is not stored. The first one of a project creates its root.
+        Raises InvalidInput (an id does not fit into a certificate), QuotaLimit, ServiceUnavailable (the key of the root
+        cannot be decrypted)."""
 
 
 class Quotas(Interface, topic=CONDUCTOR, namespace="quotas"):

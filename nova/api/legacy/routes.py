@@ -1,10 +1,11 @@
-"""Operations that upstream removed: 410 in every version, unless [api]legacy enables those of the embedded networks."""
+"""Operations that upstream removed: 410 in every version, unless [api]legacy enables those of the embedded networks and
+os-certificates."""
 
 import functools
 from typing import Any
 
 from nova.api import errors
-from nova.api.legacy import fixed_ips, floating_ips, networks
+from nova.api.legacy import certificates, fixed_ips, floating_ips, networks
 from nova.api.request import Request
 from nova.api.router import Route
 from nova.conf import CONF
@@ -36,6 +37,7 @@ _TENANT = "os_compute_api:os-tenant-networks:"
 _FIXED = "os_compute_api:os-fixed-ips:"
 _BULK = "os_compute_api:os-floating-ips-bulk:"
 _DNS = "os_compute_api:os-floating-ip-dns:"
+_CERTIFICATES = "os_compute_api:os-certificates:"
 _RULES = "os_compute_api:os-security-group-default-rules:"
 _NETWORK = "/os-networks/{id}"
 _ADDRESS = "/os-fixed-ips/{id}/action"
@@ -43,7 +45,11 @@ _DOMAIN = "/os-floating-ip-dns/{domain}"
 _ENTRY = f"{_DOMAIN}/entries/{{name}}"
 _RULE = "/os-security-group-default-rules/{id}"
 
+_OF_ALL_NETWORKS: tuple[Route, ...] = (
+    Route("POST", "/os-certificates", certificates.create, _CERTIFICATES + "create", until=_LAST),
+    Route("GET", "/os-certificates/{id}", certificates.show, _CERTIFICATES + "show", until=_LAST))
 SERVED: tuple[Route, ...] = (
+    *_OF_ALL_NETWORKS,
     Route("POST", "/os-networks", networks.create, _NETWORKS + "create", until=_LAST),
     Route("POST", "/os-networks/add", networks.add, _NETWORKS + "add", until=_LAST, success=202),
     Route("DELETE", _NETWORK, networks.delete, _NETWORKS + "delete", until=_LAST, success=202),
@@ -75,18 +81,19 @@ SERVED: tuple[Route, ...] = (
     Route("GET", _RULE, networks.show_rule, _RULES + "show", until=_LAST),
     Route("DELETE", _RULE, networks.delete_rule, _RULES + "delete", until=_LAST, success=204),
     Route("GET", "/servers/{server_id}/os-virtual-interfaces", fixed_ips.virtual_interfaces, until=43))
-_AGAIN = frozenset(route.path if route.path.startswith("/servers") else f"/{route.path.split('/')[1]}"
-                   for route in SERVED)
 
 
-def is_on() -> bool:
-    """Return True if [api]legacy is set and the networks are embedded."""
-    return bool(CONF.api.legacy) and CONF.network.driver != "neutron"
+def served() -> tuple[Route, ...]:
+    """Return the routes that [api]legacy adds in this configuration: those of networks only if they are embedded."""
+    if not CONF.api.legacy:
+        return ()
+    return _OF_ALL_NETWORKS if CONF.network.driver == "neutron" else SERVED
 
 
 @functools.cache
-def added_to(table: tuple[Route, ...]) -> tuple[Route, ...]:
+def added_to(table: tuple[Route, ...], added: tuple[Route, ...] = SERVED) -> tuple[Route, ...]:
     """Return the table with the legacy routes instead of the routes that answer 410 at the same URLs."""
+    again = {route.path if route.path.startswith("/servers") else f"/{route.path.split('/')[1]}" for route in added}
     return (*(route for route in table
               if route.handler is not no_longer_available
-              or _AGAIN.isdisjoint({route.path, f"/{route.path.split('/')[1]}"})), *SERVED)
+              or again.isdisjoint({route.path, f"/{route.path.split('/')[1]}"})), *added)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from nova import conf, exception
-from nova.cmd.manage import audit, db, hosts, images, networks, services, volumes
+from nova.cmd.manage import audit, certificates, db, hosts, images, networks, services, volumes
 
 LOG = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                              "NOVA_CONFIG, else /etc/nova/nova.conf)")
     parser.add_argument("--debug", action="store_true", help="Log debug messages.")
     commands = parser.add_subparsers(dest="category", required=True, metavar="COMMAND")
-    for module in (db, services, hosts, networks, volumes, images, audit):
+    for module in (db, services, hosts, networks, volumes, images, certificates, audit):
         module.add_commands(commands)
     arguments = parser.parse_args(sys.argv[1:] if argv is None else argv)
     options = [f"--config-file={file}" for file in arguments.config_file or []]

@@ -9,10 +9,12 @@ from typing import IO, Any
 
 from nova import exception
 from nova.cmd.manage import common
+from nova.conductor.resources import certificates as issuing
 from nova.conductor.resources import volume_keys
 from nova.conductor.secret_cipher import SecretCipher
 from nova.conductor.service import open_database
 from nova.conf import CONF
+from nova.db.accounts import certificates
 from nova.db.maintenance import migrate, purge, readiness
 from nova.db.servers import passwords
 from nova.db.sql import clock
@@ -29,8 +31,8 @@ def add_commands(commands: Any) -> None:
                       "Upgrade the schema to the newest revision, or to VERSION.").add_argument("version", nargs="?")
     common.add_action(group, "version", lambda _arguments: print(migrate.version(CONF.database.connection) or "empty"),
                       "Print the revision of the schema.")
-    command = common.add_action(group, "purge", _purge, "Remove deleted servers and their rows from the database. Exit "
-                                "code 3 if there are none.")
+    command = common.add_action(group, "purge", _purge, "Remove deleted servers and their rows, and expired "
+                                "certificates, from the database. Exit code 3 if there are none.")
     command.add_argument("--older-than", type=int, default=_MIN_AGE, metavar="SECONDS",
                          help=f"only servers that were deleted this long ago (default and minimum: {_MIN_AGE})")
     command.add_argument("--history-older-than", type=int, metavar="SECONDS",
@@ -46,15 +48,21 @@ def add_commands(commands: Any) -> None:
                               "remaining rows are copied")
     command.add_argument("--dry-run", action="store_true", help="only count the rows")
     common.add_action(group, "forget_secrets", _forget_secrets, "Delete the encrypted passwords of servers that are "
-                      "being built, after the file [conductor]secret_key_file was lost.")
+                      "being built, and the private keys of root certificates, after the file "
+                      "[conductor]secret_key_file was lost.")
     common.add_action(group, "renew_secrets", _renew_secrets,
-                      "Encrypt the keys of volumes again with the first key in [conductor]secret_key_file.")
+                      "Encrypt the keys of volumes and of root certificates again with the first key in "
+                      "[conductor]secret_key_file.")
 
 
 def _forget_secrets(_arguments: argparse.Namespace) -> None:
     readiness.check(CONF.database.connection)
     with contextlib.closing(open_database()) as database:
-        print(f"Deleted the passwords of {database.write(passwords.forget)} servers")
+        count, roots = database.write(
+            lambda connection: (passwords.forget(connection), certificates.forget_keys(connection)))
+        print(f"Deleted the passwords of {count} servers")
+        if roots:
+            print(f"Deleted the private keys of {roots} root certificates")
 
 
 def _renew_secrets(_arguments: argparse.Namespace) -> None:
@@ -63,6 +71,8 @@ def _renew_secrets(_arguments: argparse.Namespace) -> None:
         cipher = SecretCipher(CONF.conductor.secret_key_file)
         cipher.check(database)
         print(f"Re-encrypted the volume keys of {volume_keys.renew(database, cipher)} servers")
+        if roots := issuing.renew_keys(database, cipher):
+            print(f"Re-encrypted the private keys of {roots} root certificates")
 
 
 # --- old rows ------------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conductor.endpoints import notifications
 from nova.conductor.endpoints.derived import Endpoint, notifying, reads, writes
+from nova.conductor.resources import certificates as issuing
 from nova.context import RequestContext
-from nova.db.accounts import ec2_ids, flavors, keypairs, quotas, usages
+from nova.db.accounts import certificates, ec2_ids, flavors, keypairs, quotas, usages
+from nova.objects.accounts.certificate import Certificate
 from nova.objects.accounts.ec2_id import Ec2Id
 from nova.objects.accounts.keypair import Keypair
 from nova.objects.accounts.usage import Quotas as QuotaSet
@@ -40,6 +42,17 @@ class Keypairs(Endpoint, accounts_api.Keypairs):
         notify = notifications.key_imported if imported else notifications.key_created
         create = notifying(self.core, ctx, keypairs.create, notify)
         return self.core.db.write(transaction)
+
+
+class Certificates(Endpoint, accounts_api.Certificates):
+    def root(self, ctx: RequestContext, project_id: str) -> Certificate:
+        root = self.core.db.read(lambda connection: certificates.current_root(connection, project_id))
+        if root is None:
+            raise exception.CertificateNotFound(project_id=project_id)
+        return Certificate(data=root.data)
+
+    def create(self, ctx: RequestContext, project_id: str, user_id: str) -> Certificate:
+        return issuing.create(self.core, project_id, user_id)
 
 
 class Quotas(Endpoint, accounts_api.Quotas):

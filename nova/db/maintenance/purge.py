@@ -1,5 +1,5 @@
-"""Removal of deleted servers with all rows that belong to them, of the history of existing servers, and of EC2 ids that
-no request has shown since.
+"""Removal of deleted servers with all rows that belong to them, of the history of existing servers, of expired
+certificates, and of EC2 ids that no request has shown since.
 
 A purge may run beside other work and other purges, and may be killed: it uses one short transaction per page, in the
 order of (created_at, uuid), and pauses as long as the page took. Rows are archived before they are removed, so rows
@@ -28,6 +28,8 @@ ACTIONS = tables.actions
 MIGRATIONS = tables.migrations
 ALLOCATIONS = tables.allocations
 EC2_IDS = tables.ec2_ids
+CERTIFICATES = tables.certificates
+ROOTS = tables.certificate_roots
 
 # Tables of the rows that belong to an instance, by their column instance_uuid.
 GO_ALONG = (ACTIONS, MIGRATIONS, tables.external_events, tables.security_group_members, tables.drain_servers,
@@ -44,8 +46,9 @@ Place = tuple[Any, ...]  # position of a row in the order of removal
 
 @dataclasses.dataclass(frozen=True)
 class What:
-    """The rows to remove: servers deleted before a time, and optionally the history of existing servers that ended
-    before another time. ``keep``: number of newest actions of each server that stay, whatever their age."""
+    """The rows to remove: servers deleted and certificates expired before a time, and optionally the history of
+    existing servers that ended before another time. ``keep``: number of newest actions of each server that stay,
+    whatever their age."""
 
     servers_before: datetime.datetime
     history_before: datetime.datetime | None = None
@@ -152,6 +155,12 @@ def _kinds(what: What) -> list[_Kind]:
     # An id that is shown again gets the same number.
     kinds.append(_Kind("unused EC2 ids", EC2_IDS, (EC2_IDS.c.used_at, EC2_IDS.c.id),
                        EC2_IDS.c.used_at < what.servers_before))
+    kinds += [_Kind("expired certificates", CERTIFICATES, (CERTIFICATES.c.not_after, CERTIFICATES.c.id),
+                    CERTIFICATES.c.not_after < what.servers_before),
+              # A root signs no certificate that is valid for longer, so all of them were removed before.
+              _Kind("expired root certificates", ROOTS, (ROOTS.c.not_after, ROOTS.c.id), sa.and_(
+                  ROOTS.c.not_after < what.servers_before,
+                  ~sa.exists().where(CERTIFICATES.c.root_id == ROOTS.c.id)))]
     if what.history_before is None:
         return kinds
     moving = _moving(ACTIONS.c.instance_uuid)

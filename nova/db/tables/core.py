@@ -196,6 +196,33 @@ keypairs = table(
     UniqueConstraint("user_id", "name", name="uq_keypairs_user_id_name"),
 )
 
+# Root certificates of projects. The newest usable one signs; the key is encrypted with the keys of conductors.
+certificate_roots = table(
+    "certificate_roots",
+    Column("id", big_id(), primary_key=True),
+    Column("project_id", text(), nullable=False),
+    Column("data", LongText, nullable=False),
+    Column("encrypted_key", LongText),
+    *required(Utc, "created_at", "not_after"),
+    Index("ix_certificate_roots_project", "project_id", "id"),
+    Index("ix_certificate_roots_not_after", "not_after", "id"),
+)
+
+# Certificates that the roots signed, without their text and keys, for limits and revocation.
+certificates = table(
+    "certificates",
+    Column("id", big_id(), primary_key=True),
+    Column("serial", text(40), nullable=False),
+    Column("root_id", sa.BigInteger, nullable=False),
+    *required(text(), "project_id", "user_id"),
+    *required(Utc, "created_at", "not_after"),
+    Column("revoked_at", Utc),
+    UniqueConstraint("serial", name="uq_certificates_serial"),
+    Index("ix_certificates_project", "project_id", "id"),
+    Index("ix_certificates_root", "root_id", "id"),
+    Index("ix_certificates_not_after", "not_after", "id"),
+)
+
 # user_id "" is the project as a whole; project_id "class:NAME" holds the limits of a quota class.
 quotas = table(
     "quotas", Column("project_id", text(), primary_key=True), Column("user_id", text(), primary_key=True),

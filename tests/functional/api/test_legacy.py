@@ -5,6 +5,7 @@ import pytest
 
 from nova import context
 from nova.api import openapi, routes
+from nova.api.legacy import certificates
 from nova.api.legacy import routes as legacy_routes
 from nova.api.service import ApiService
 from nova.conf import CONF
@@ -448,8 +449,8 @@ def test_legacy_route_refuses_other_roles_and_later_versions(url, route):
 
 @pytest.mark.parametrize("route", legacy_routes.SERVED,
                          ids=lambda route: f"{route.method} {route.path} {route.action or ''}")
-def test_member_role_may_change_dns_entries_only(url, route):
-    if route.method != "GET" and "/entries/" not in route.path:
+def test_member_role_may_change_dns_entries_and_certificates_only(url, route):
+    if route.method != "GET" and "/entries/" not in route.path and route.path != "/os-certificates":
         member = Client(url, roles="member,reader")
         assert refused(member, route.method, _path(route), _body(route), f"2.{route.until}")[0] == 403
 
@@ -474,11 +475,16 @@ def test_legacy_responses_match_the_openapi_document(old, network, domains):
         jsonschema.Draft202012Validator(schema).validate(old.get(asked))
 
 
-def test_legacy_routes_are_disabled_with_neutron(suite):
+def test_legacy_routes_of_networks_are_disabled_with_neutron(suite):
     CONF.set_override("legacy", True, group="api")
     CONF.set_override("driver", "neutron", group="network")
     try:
-        assert routes.table() is routes.ROUTES
+        served = {(route.method, route.path): route.handler for route in routes.table()}
+        assert served["POST", "/os-networks"] is legacy_routes.no_longer_available
+        assert served["POST", "/os-certificates"] is certificates.create
+        assert {key for key, handler in served.items() if handler.__module__.startswith("nova.api.legacy")
+                and handler is not legacy_routes.no_longer_available} == {
+            ("POST", "/os-certificates"), ("GET", "/os-certificates/{id}")}
     finally:
         CONF.clear_override("driver", group="network")
         CONF.clear_override("legacy", group="api")

@@ -23,6 +23,7 @@ from nova.objects.base import new_uuid
 from nova.objects.hosts.placement import ConsumerChange
 from nova.objects.hosts.scheduling import Selection
 from nova.objects.networks.network import Network, NetworkRequest
+from tests.unit.conductor.accounts.test_certificates import *  # noqa: F403
 from tests.unit.conductor.accounts.test_flavors import *  # noqa: F403
 from tests.unit.conductor.accounts.test_quotas import *  # noqa: F403
 from tests.unit.conductor.accounts.test_user_resources import *  # noqa: F403

@@ -220,7 +220,7 @@ def test_purge_count_matches_the_rows_to_remove(core: Books) -> None:
     living = server(core)
     action(core, living)
     gone(core)
-    assert purge.count(core.db, purge.What(utcnow() - DAY)) == purge.Removed({"deleted servers": 1})
+    assert +purge.count(core.db, purge.What(utcnow() - DAY)) == {"deleted servers": 1}
     counted = purge.count(core.db, purge.What(utcnow() - DAY, utcnow() - DAY))
     assert counted["deleted servers"] == 1
     assert counted["ended actions"] == 2
