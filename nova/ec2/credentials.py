@@ -48,6 +48,9 @@ def described(environ: Environ, parameters: Mapping[str, str], body: bytes) -> d
     authorization = headers.get("Authorization", "")
     access = signature = ""
     if authorization.startswith(_AUTHORIZATION):
+        if environ["REQUEST_METHOD"] == "POST" and environ.get("QUERY_STRING"):
+            # Keystone's signature of a POST request covers its body only.
+            raise _refused("A POST request that is signed by version 4 has its parameters in the body, not in the URL.")
         credential, signed = _CREDENTIAL.search(authorization), _SIGNATURE.search(authorization)
         access = credential[1].rsplit("/", 4)[0] if credential else ""
         signature = signed[1] if signed else ""

@@ -54,6 +54,17 @@ def test_get_and_post_are_served_with_the_request_id_of_nova(service):
     assert (answer.status_code, code, request_id[:4]) == (200, None, "req-")
 
 
+def test_parameters_that_the_signature_does_not_cover_are_refused(service):
+    """Keystone checks the body of a POST request that is signed by version 4, but not its query string."""
+    signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=u:p/20260101/r/ec2/aws4_request, SignedHeaders=host, "
+                               "Signature=x"}
+    body = {"Action": "DescribeInstances", "Version": "2016-11-15"}
+    assert send(service, body, headers=signed)[:2] == (200, None)
+    refused(service, "AuthFailure", body, 401, headers=signed, params={"Filter.1.Name": "instance-id"})
+    refused(service, "AuthFailure", {"Version": "2016-11-15"}, 401, headers=signed,
+            params={"Action": "TerminateInstances", "InstanceId.1": "i-00000001"})
+
+
 def test_request_id_is_that_of_the_requests_to_nova(service, monkeypatch):
     sent = []
     send_rest = rest.Rest.send
