@@ -218,6 +218,28 @@ def test_renewed_root_signs_new_certificates(member, run, openssl, project):
     assert "certificate revoked" in openssl(check, root=first + second, crl=crls, leaf=old["data"])[1]
 
 
+def test_project_gets_a_new_root_after_its_key_was_forgotten(member, project, capsys):
+    create(member)
+    first = root_of(member)
+    assert manage.main(["db", "forget_secrets"]) == 0
+    assert re.search(r"^Deleted the private keys of [1-9]\d* root certificates$", capsys.readouterr().out, re.MULTILINE)
+    assert refused(member, "GET", "/os-certificates/root")[0] == 404
+    create(member)
+    assert root_of(member) != first
+
+
+def test_commands_with_keys_refuse_to_run_without_the_key_file_of_conductors(run, project, tmp_path):
+    assert run("renew", "--project", project)[0] == 0
+    CONF.set_override("secret_key_file", f"{tmp_path}/other.keys", group="conductor")
+    try:
+        for command in ("renew", "crl"):
+            code, out, err = run(command, "--project", project)
+            assert (code, out, "the file does not exist" in err) == (4, "", True)
+    finally:
+        CONF.clear_override("secret_key_file", group="conductor")
+    assert not (tmp_path / "other.keys").exists()
+
+
 @pytest.mark.parametrize(("arguments", "code", "says"), [
     (("crl", "--project", "none"), 127, "Project none has no root certificate"),
     (("crl", "--project", "none", "--days", "0"), 127, "--days"),
