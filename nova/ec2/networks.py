@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -127,7 +128,8 @@ def _rules(call: Call, parent: str) -> Iterator[dict[str, Any]]:
 
 def _changed_rules(call: Call) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     group = _group(call, call.args["GroupId"], call.args["GroupName"])
-    rules = list(_rules(call, group["id"]))
+    # Not more, because each rule may need a request to find its group.
+    rules = list(itertools.islice(_rules(call, group["id"]), _MOST_RULES + 1))
     if len(rules) > _MOST_RULES:
         raise bad_value("IpPermissions", f"a request can change {_MOST_RULES} rules.")
     return group, rules

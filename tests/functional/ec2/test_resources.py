@@ -5,6 +5,7 @@ import pytest
 from nova import context
 from nova.api.keys import generate
 from nova.db.networks import floating_ips
+from nova.ec2 import rest as rest_client
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network
 from tests.functional.client import wait_for
@@ -175,6 +176,17 @@ def test_rule_names_another_group(ec2, group):
     ec2.authorize_security_group_ingress(GroupId=other, SourceSecurityGroupName="web", IpProtocol="udp", FromPort=5,
                                          ToPort=5)
     assert permissions(ec2, other)[0]["IpProtocol"] == "udp"
+
+
+def test_too_many_rules_cost_few_requests(ec2, group, refused, monkeypatch):
+    """Each rule may need a request to the REST API to find its group."""
+    sent, send = [], rest_client.Rest.send
+    monkeypatch.setattr(rest_client.Rest, "send", lambda self, *args, **more: (
+        sent.append(args), send(self, *args, **more))[1])
+    rule = {"IpProtocol": "tcp", "FromPort": 1, "ToPort": 2, "UserIdGroupPairs": [{"GroupId": group}] * 900}
+    with refused("InvalidParameterValue"):
+        ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
+    assert 0 < len(sent) < 110
 
 
 def test_errors_of_security_groups(ec2, group, refused, stranger):
