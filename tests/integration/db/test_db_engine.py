@@ -72,7 +72,7 @@ def test_refused_database_connection_reports_the_reason(start: object, user: str
 
 def _take_one(connection: sa.Connection) -> None:
     each = dict.fromkeys(quotas.COUNTED, 1)
-    quotas.take(connection, quotas.Room("p", "u", 1, each, {"instances": 10}, {}))
+    quotas.take(connection, quotas.Room(quotas.Account("p", "u", {"instances": 10}, {}, {}), 1, each))
 
 
 def _release_one(connection: sa.Connection) -> None:

@@ -14,7 +14,7 @@ from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.conductor.feeds.feed import FiltersFeed
 from nova.conf import CONF
 from nova.db import tables
-from nova.db.accounts import flavors, quotas
+from nova.db.accounts import quotas
 from nova.db.servers import servers
 from nova.db.sql.engine import Database
 from nova.objects.accounts.flavor import Flavor
@@ -157,12 +157,13 @@ def flavor(name: str = "m1.tiny", **changes: Any) -> Flavor:
 
 
 def account(connection: sa.Connection, project_id: str, user_id: str) -> quotas.Account:
-    """Return the limits and the usage of a project and a user in it, read with a flavor, which is created if needed."""
-    try:
-        return quotas.account(connection, project_id, user_id, "m1.tiny")[0]
-    except exception.FlavorNotFound:
-        flavors.create(connection, flavor())
-        return account(connection, project_id, user_id)
+    """Return the limits and the usage of a project and a user in it, read without a flavor."""
+    project, user = quotas.explicit(connection, project_id, user_id)
+    usages = tables.quota_usages
+    stored = connection.execute(sa.select(usages).where(
+        usages.c.project_id == project_id, usages.c.user_id.in_(["", user_id])))
+    used = {row.user_id: {name: getattr(row, name) for name in quotas.COUNTED} for row in stored}
+    return quotas.Account(project_id, user_id, project, user, used)
 
 
 def server(core: Core, host: str | None = None, project: str = "p1", **changes: Any) -> Instance:

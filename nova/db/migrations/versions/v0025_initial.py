@@ -5,6 +5,7 @@ from alembic import op
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from nova.db import tables
+from nova.db.migrations.schema import MARIADB
 from nova.objects.base import new_uuid
 
 revision = "0025"
@@ -15,6 +16,8 @@ def upgrade() -> None:
     """Create the tables of the models. Later revisions find their changes already made."""
     connection = op.get_bind()
     for table in tables.metadata.sorted_tables:
+        if connection.dialect.name in ("mysql", "mariadb"):  # With other databases, this would load its dialect.
+            table.kwargs.update(MARIADB)
         connection.execute(CreateTable(table, if_not_exists=True))
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             connection.execute(CreateIndex(index, if_not_exists=True))

@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.endpoints.accounts import Quotas
+from nova.conductor.endpoints.accounts import Flavors, Quotas
 from nova.conductor.endpoints.networks import Networks
 from nova.db import tables
-from nova.db.accounts import flavors, quotas
+from nova.db.accounts import quotas
 from nova.db.networks import fixed_ips
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network, NetworkRequest
@@ -56,9 +56,8 @@ def _usage(core: Books, user: str | None = None) -> dict[str, int]:
 
 
 def test_account_is_read_with_a_flavor_that_the_project_may_see(core: Books) -> None:
-    private = flavor("private", is_public=False)
-    core.db.write(lambda connection: flavors.create(connection, private))
-    core.db.write(lambda connection: flavors.add_access(connection, "private", "p1"))
+    Flavors(core).create(ctx(), flavor("private", is_public=False))
+    Flavors(core).add_access(ctx(), "private", "p1")
     core.db.write(lambda connection: quotas.set_limits(connection, "p1", "u1", {"cores": 3}))
     _reserve(core, 2, 2)
     core.statements()
@@ -192,9 +191,15 @@ def test_reservation_is_retried_if_usage_grows_during_the_transaction(core: Book
 
 
 def test_reservation_takes_two_statements(core: Books) -> None:
+    Flavors(core).create(ctx(), flavor())
     _reserve(core, 1, 1)
+
+    def reserve(connection: sa.Connection) -> None:
+        read, _flavor = quotas.account(connection, "p1", "u1", "m1.tiny")
+        quotas.take(connection, quotas.room(connection, read, 1, 512, 1, 3))
+
     core.statements()
-    _reserve(core, 1, 3)
+    core.db.write(reserve)
     assert len(core.statements()) == 2
 
 
