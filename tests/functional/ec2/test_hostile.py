@@ -125,6 +125,8 @@ def test_request_id_is_that_of_the_requests_to_nova(service, monkeypatch):
     ("MalformedQueryString", "Action=%ff"),
     ("MalformedQueryString", "Action"),
     ("InvalidParameterValue", action(Filter__1__Name="instance-id", Filter__1__Value__1="a\x00b")),
+    ("InvalidParameterValue", action(Filter__1__Name="tag-value", **{
+        f"Filter__1__Value__{number}": f"*{number}*" for number in range(1, 150)})),
     ("InvalidParameterValue", action(Filter__1__Name="colour", Filter__1__Value__1="red")),
     ("MissingParameter", action(Filter__1__Value__1="red")),
     ("InvalidParameterValue", action(MaxResults="0")),
@@ -171,8 +173,10 @@ def test_requests_in_other_formats_are_refused(service):
 
 def test_hostile_filter_values_take_linear_time(service, ec2, cloud):
     cloud.run(TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "k", "Value": "a" * 200}]}])
-    for values in (["*a" * 100 + "b"] * 20, ["a*\\**", "(?i)A*", "["]):
+    for values in (["*a" * 100 + "b"] * 20, ["a*\\**", "(?i)A*", "["], [f"a{number}" for number in range(200)]):
         assert ec2.describe_instances(Filters=[{"Name": "tag:k", "Values": values}])["Reservations"] == []
+    for value in ("a" * 200, "\\a" * 50 + "a" * 150, "a*", "?" * 100 + "*"):
+        assert ec2.describe_instances(Filters=[{"Name": "tag:k", "Values": ["b", value]}])["Reservations"] != []
 
 
 def test_names_with_markup_are_escaped(ec2, cloud, service):
