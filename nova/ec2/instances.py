@@ -19,7 +19,7 @@ from nova.objects.base import utcnow
 _MOST_CHANGED = 100
 _IDS = Many(identifier(INSTANCE), required=True, most=_MOST_CHANGED)
 _NAME = "instance"
-_GONE = "InvalidInstanceID.NotFound"
+_MISSING = "InvalidInstanceID.NotFound"
 
 
 def describe(call: Call) -> list[Item]:
@@ -155,9 +155,10 @@ def _terminate(call: Call, server: Mapping[str, Any]) -> None:
         raise Ec2Error("OperationNotPermitted", "The instance may not be terminated. Modify its "
                                                 "'disableApiTermination' attribute and try again.")
     try:
-        call.rest.request("DELETE", path_of("servers", server["id"]), codes={404: _GONE, 409: "OperationNotPermitted"})
+        call.rest.request("DELETE", path_of("servers", server["id"]), codes={
+            404: _MISSING, 409: "OperationNotPermitted"})
     except Ec2Error as error:
-        if error.code != _GONE:
+        if error.code != _MISSING:
             raise
 
 
