@@ -23,6 +23,8 @@ from nova.ec2.rest import Rest
 Item = dict[str, Any]
 # Element names of a list of tags.
 TAG_SET = "tagSet"
+# Maximum number of wildcards in the filters of a request.
+MOST_WILDCARDS = 200
 
 
 class Call:
@@ -73,7 +75,7 @@ class Listing(Action):
     def run(self, call: Call) -> Mapping[str, Any]:
         if call.args["DryRun"]:
             raise Ec2Error("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
-        conditions = [self._condition(given["Name"], given["Value"]) for given in call.args["Filter"]]
+        conditions = [self._condition(given["Name"], _texts(given["Value"])) for given in _limited(call.args["Filter"])]
         items = [item for item in self.function(call) if all(condition(item) for condition in conditions)]
         answer: dict[str, Any] = {self.key: items}
         if self.ident:
@@ -83,19 +85,17 @@ class Listing(Action):
             answer[self.key] = self.grouped(call, answer[self.key])
         return answer
 
-    def _condition(self, name: str, values: Sequence[str]) -> Callable[[Any], bool]:
+    def _condition(self, name: str, matches: Callable[[str], bool]) -> Callable[[Any], bool]:
         """Return the condition of a filter. Raises InvalidParameterValue for an undeclared filter."""
-        patterns = [_pattern(value) for value in values]
         if name.startswith("tag:") or name in ("tag-key", "tag-value"):
             wanted = name.removeprefix("tag:") if name.startswith("tag:") else None
             element = "key" if name == "tag-key" else "value"
-            return lambda item: any(
-                pattern.fullmatch(tag[element]) for tag in item.get(TAG_SET, ()) for pattern in patterns
-                if wanted is None or tag["key"] == wanted)
+            return lambda item: any(matches(tag[element]) for tag in item.get(TAG_SET, ())
+                                    if wanted is None or tag["key"] == wanted)
         if name not in self.filters:
             raise Ec2Error("InvalidParameterValue", f"The filter '{name[:255]}' is invalid")
         path = self.filters[name].split(".")
-        return lambda item: any(pattern.fullmatch(value) for value in _values(item, path) for pattern in patterns)
+        return lambda item: any(map(matches, _values(item, path)))
 
     def _page(self, call: Call, items: list[Item]) -> tuple[list[Item], str]:
         start, most = 0, call.args["MaxResults"] or len(items)
@@ -117,12 +117,25 @@ def _decoded(token: str) -> str:
         raise bad_value("NextToken", "the token is invalid or has expired.") from error
 
 
-def _pattern(value: str) -> Any:
-    """Return the expression of a filter value: * stands for any text, ? for a character, \\ quotes the next one. RE2
-    needs linear time for any value."""
-    expression = {"*": ".*", "?": "."}
-    return re2.compile("(?s)" + "".join(
-        expression.get(token) or re2.escape(token[-1]) for token in re.findall(r"\\.|.", value, re.DOTALL)))
+def _limited(filters: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the filters. Raises InvalidParameterValue for too many wildcards: each takes time for each text."""
+    if sum(value.count("*") + value.count("?") for given in filters for value in set(given["Value"])) > MOST_WILDCARDS:
+        raise bad_value("Filter", f"a request can have {MOST_WILDCARDS} wildcards (* and ?).")
+    return filters
+
+
+def _texts(values: Iterable[str]) -> Callable[[str], bool]:
+    """Return the condition that a text is one of the values of a filter: * stands for any text, ? for a character, \\
+    quotes the next one. RE2 needs linear time for any value."""
+    exact, patterns, wild = set[str](), list[Any](), {"*": ".*", "?": "."}
+    for value in dict.fromkeys(values):
+        tokens = re.findall(r"\\.|.", value, re.DOTALL)
+        if wild.keys() & set(tokens):
+            patterns.append(re2.compile("(?s)" + "".join(
+                wild.get(token) or re2.escape(token[-1]) for token in tokens)))
+        else:
+            exact.add("".join(token[-1] for token in tokens))
+    return lambda text: text in exact or any(pattern.fullmatch(text) for pattern in patterns)
 
 
 def _values(item: Any, path: Sequence[str]) -> Iterator[str]:

@@ -22,8 +22,10 @@ _LONGEST = 255
 _ACCESS = re.compile(r"[\x21-\x7e]{1,255}")
 _CREDENTIAL = re.compile(r"Credential=([^,\s]+)")
 _SIGNATURE = re.compile(r"Signature=([^,\s]+)")
-_AUTHORIZATION = "AWS4-HMAC-SHA256"
+_ALGORITHM = "AWS4-HMAC-SHA256"
 _TOKEN = dict[str, Any]
+# Responses of Keystone to a wrong signature or access key; others, like 403 and 429, are not the fault of the caller.
+_REFUSALS = (400, 401, 404)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,20 +47,7 @@ def described(environ: Environ, parameters: Mapping[str, str], body: bytes) -> d
                if name.startswith("HTTP_") and isinstance(value, str)}
     if environ.get("CONTENT_TYPE"):
         headers["Content-Type"] = environ["CONTENT_TYPE"]
-    authorization = headers.get("Authorization", "")
-    access = signature = ""
-    if authorization.startswith(_AUTHORIZATION):
-        if environ["REQUEST_METHOD"] == "POST" and environ.get("QUERY_STRING"):
-            # Keystone's signature of a POST request covers its body only.
-            raise _refused("A POST request that is signed by version 4 has its parameters in the body, not in the URL.")
-        credential, signed = _CREDENTIAL.search(authorization), _SIGNATURE.search(authorization)
-        access = credential[1].rsplit("/", 4)[0] if credential else ""
-        signature = signed[1] if signed else ""
-    elif "X-Amz-Signature" in parameters:
-        access = parameters.get("X-Amz-Credential", "").rsplit("/", 4)[0]
-        signature = parameters["X-Amz-Signature"]
-    elif "Signature" in parameters:
-        access, signature = parameters.get("AWSAccessKeyId", ""), parameters["Signature"]
+    access, signature = _signature(environ["REQUEST_METHOD"], headers, parameters, bool(environ.get("QUERY_STRING")))
     if not _ACCESS.fullmatch(access) or not signature or len(signature) > _LONGEST:
         raise _refused("The request has no usable access key and signature.")
     # Signatures of version 2 cover all parameters but themselves.
@@ -67,6 +56,33 @@ def described(environ: Environ, parameters: Mapping[str, str], body: bytes) -> d
     return {"access": access, "signature": signature, "host": environ.get("HTTP_HOST", ""),
             "verb": environ["REQUEST_METHOD"], "path": environ.get("PATH_INFO") or "/", "params": signed_parameters,
             "headers": headers, "body_hash": hashlib.sha256(body).hexdigest()}
+
+
+def _signature(method: str, headers: Mapping[str, str], parameters: Mapping[str, str],
+               has_query: bool) -> tuple[str, str]:
+    """Return the access key and the signature of a request, which cover all of its parameters and its time. Raises
+    AuthFailure for other requests: Keystone would accept some of them, and fail for others."""
+    authorization = headers.get("Authorization", "")
+    if authorization.startswith(_ALGORITHM):
+        credential, signed = _CREDENTIAL.search(authorization), _SIGNATURE.search(authorization)
+        scope, signature = credential[1] if credential else "", signed[1] if signed else ""
+        names = "SignedHeaders=" in authorization
+    elif "X-Amz-Signature" in parameters:
+        scope, signature = parameters.get("X-Amz-Credential", ""), parameters["X-Amz-Signature"]
+        names = "X-Amz-SignedHeaders" in parameters and parameters.get("X-Amz-Algorithm") == _ALGORITHM
+        has_query = True
+    else:
+        if "Signature" in parameters and (parameters.get("SignatureVersion") != "2" or not parameters.get("Timestamp")):
+            raise _refused("Signatures must be of version 2, with the parameter Timestamp, or of version 4.")
+        return parameters.get("AWSAccessKeyId", ""), parameters.get("Signature", "")
+    if method == "POST" and has_query:
+        # Keystone's signature of a POST request covers its body only.
+        raise _refused("A POST request that is signed by version 4 has its parameters in the body, not in the URL.")
+    time = headers.get("X-Amz-Date") or parameters.get("X-Amz-Date", "")
+    parts = scope.rsplit("/", 4)
+    if not names or len(parts) != 5 or not time.startswith(parts[1]) or "SignatureVersion" in parameters:
+        raise _refused("The request has no complete signature of version 4.")
+    return parts[0], signature
 
 
 class Authenticator:
@@ -106,7 +122,7 @@ def _validate(keystone: ServiceClient, ctx: RequestContext, credentials: Mapping
         LOG.warning("Cannot check the signature of access key %s, the request fails: Keystone %s",
                     credentials["access"], error)
         raise unavailable("The identity service is unavailable.") from error
-    if response.status_code >= 500 or response.status_code == 403:
+    if response.status_code not in _REFUSALS:
         LOG.warning("Keystone responded with status %s to a request to check a signature: check the credentials in "
                     "[ec2] of nova.conf", response.status_code)
         raise unavailable("The identity service is unavailable.")

@@ -58,6 +58,7 @@ _BY_MESSAGE = (
     (409, re.compile(r"is locked"), "OperationNotPermitted"),
     (400, re.compile(r"embedded back end have no snapshots"), "UnsupportedOperation"),
 )
+_POLICY = "Policy doesn't allow"  # begins the message of a request that the roles of the caller do not allow
 
 
 def translated(error: RestError, codes: Mapping[int, str]) -> Ec2Error:
@@ -70,6 +71,6 @@ def translated(error: RestError, codes: Mapping[int, str]) -> Ec2Error:
     if named is not None:
         return Ec2Error(named, error.message)
     code, status = _BY_STATUS.get(error.status, ("InternalError", 500))
-    if error.status in codes and error.status != 413:
+    if error.status in codes and error.status != 413 and not error.message.startswith(_POLICY):
         return Ec2Error(codes[error.status], error.message)
     return Ec2Error(code, error.message if code != "InternalError" else "An internal error has occurred.", status)

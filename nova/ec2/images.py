@@ -12,6 +12,7 @@ from nova.ec2.parameters import TAG_SPECIFICATION, Flag, Kind, Many, Struct, Tex
 from nova.ec2.render import timestamp
 from nova.ec2.rest import OLD, path_of
 from nova.objects.accounts.ec2_id import INSTANCE
+from nova.objects.base import is_canonical
 
 # Prefix of the image properties that contain tags; the name of a property has few possible characters.
 TAG = "ec2_tag:"
@@ -87,9 +88,14 @@ def describe_attribute(call: Call) -> Mapping[str, Any]:
     if name == "launchPermission":
         return answer | {name: [] if "server" in image else [{"group": "all"}]}
     if name in ("kernel", "ramdisk"):
-        uuid = image["metadata"].get(f"{name}_id")
-        return answer | {name: {"value": call.ids.texts("ami", [uuid])[uuid] if uuid else None}}
+        return answer | {name: {"value": _related(call, image["metadata"].get(f"{name}_id", ""))}}
     return answer | {name: []}
+
+
+def _related(call: Call, uuid: str) -> str | None:
+    """Return the id of the image that a property names. A property can be any text, or an image of another project."""
+    shown = call.rest.find(path_of("images", uuid), "image", OLD) if is_canonical(uuid) else None
+    return call.ids.texts("ami", [shown["id"]])[shown["id"]] if shown else None
 
 
 def modify_attribute(call: Call) -> None:

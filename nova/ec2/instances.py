@@ -19,6 +19,7 @@ from nova.objects.base import utcnow
 _MOST_CHANGED = 100
 _IDS = Many(identifier(INSTANCE), required=True, most=_MOST_CHANGED)
 _NAME = "instance"
+_MISSING = "InvalidInstanceID.NotFound"
 
 
 def describe(call: Call) -> list[Item]:
@@ -124,11 +125,13 @@ def _devices(call: Call, mappings: Sequence[Mapping[str, Any]], image: str) -> l
 
 
 # --- states -----------------------------------------------------------------------------------------------
-def _changing(change: Callable[[Call, Mapping[str, Any]], None]) -> Callable[[Call], Mapping[str, Any]]:
-    """Return an action that changes the state of instances. None is changed unless all exist."""
+def _changing(change: Callable[[Call, Mapping[str, Any]], None],
+              ended: bool = False) -> Callable[[Call], Mapping[str, Any]]:
+    """Return an action that changes the state of instances. None is changed unless all exist; ``ended``: instances that
+    were terminated within the last hour count as existing."""
     def action(call: Call) -> Mapping[str, Any]:
         numbers = list(dict.fromkeys(call.args["InstanceId"]))
-        current = [servers.get(call, number) for number in numbers]
+        current = servers.get_all(call, numbers, ended)
         items = []
         for number, server in zip(numbers, current, strict=True):
             change(call, server)
@@ -146,11 +149,17 @@ _STARTS = {"PAUSED": "unpause", "SUSPENDED": "resume", "SHELVED": "unshelve", "S
 
 
 def _terminate(call: Call, server: Mapping[str, Any]) -> None:
+    if server["status"] == "DELETED":
+        return  # by an earlier delivery of the request
     if servers.is_protected(server):
         raise Ec2Error("OperationNotPermitted", "The instance may not be terminated. Modify its "
                                                 "'disableApiTermination' attribute and try again.")
-    call.rest.request("DELETE", path_of("servers", server["id"]), codes={
-        404: "InvalidInstanceID.NotFound", 409: "OperationNotPermitted"})
+    try:
+        call.rest.request("DELETE", path_of("servers", server["id"]), codes={
+            404: _MISSING, 409: "OperationNotPermitted"})
+    except Ec2Error as error:
+        if error.code != _MISSING:
+            raise
 
 
 def _stop(call: Call, server: Mapping[str, Any]) -> None:
@@ -167,7 +176,7 @@ def _start(call: Call, server: Mapping[str, Any]) -> None:
 
 def reboot(call: Call) -> None:
     """Reboot instances."""
-    for server in [servers.get(call, number) for number in dict.fromkeys(call.args["InstanceId"])]:
+    for server in servers.get_all(call, list(dict.fromkeys(call.args["InstanceId"]))):
         servers.act(call, server["id"], "reboot", {"type": "SOFT"})
 
 
@@ -296,7 +305,7 @@ ACTIONS = (
     Action("RunInstances", run, _RUN),
     Listing("DescribeInstances", describe, {"InstanceId": Many(identifier(INSTANCE))}, key="reservationSet",
             filters=_FILTERS, ident="instanceId", grouped=_reservations),
-    Action("TerminateInstances", _changing(_terminate), _MANY),
+    Action("TerminateInstances", _changing(_terminate, ended=True), _MANY),
     Action("StopInstances", _changing(_stop), {**_MANY, "Force": Flag(), "Hibernate": Flag()}),
     Action("StartInstances", _changing(_start), _MANY),
     Action("RebootInstances", reboot, _MANY),

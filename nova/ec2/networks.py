@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from nova.common import plain_ip
 from nova.ec2 import ids, servers
 from nova.ec2.actions import Action, Call, Item, Listing, identifier, selected
 from nova.ec2.errors import Ec2Error, bad_value, missing_parameter
@@ -20,6 +21,7 @@ _EVERYBODY = "0.0.0.0/0"
 _PROTOCOLS = {"6": "tcp", "17": "udp", "1": "icmp", "58": "icmpv6"}
 # Maximum number of rules that a request changes: each needs a request of its own to the REST API.
 _MOST_RULES = 100
+_SOURCES = ("IpRanges", "Ipv6Ranges", "Groups")
 
 
 # --- security groups --------------------------------------------------------------------------------------
@@ -98,9 +100,8 @@ def delete_group(call: Call) -> None:
         400: "InvalidGroup.InUse", 404: "InvalidGroup.NotFound", 409: "InvalidGroup.InUse"})
 
 
-def _rules(call: Call, parent: str) -> Iterator[dict[str, Any]]:
-    """Yield the rules of a request as the bodies of REST requests. Raises Ec2Error."""
-    args = call.args
+def _permissions_of(args: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the permissions of a request, which older clients name one by one. Raises Ec2Error."""
     permissions: Sequence[Mapping[str, Any]] = args["IpPermissions"]
     if not permissions:
         if not args["IpProtocol"] and not args["SourceSecurityGroupName"]:
@@ -110,6 +111,14 @@ def _rules(call: Call, parent: str) -> Iterator[dict[str, Any]]:
             "IpProtocol": args["IpProtocol"] or _ALL, "FromPort": args["FromPort"], "ToPort": args["ToPort"],
             "IpRanges": [{"CidrIp": args["CidrIp"]}] if args["CidrIp"] else [], "Ipv6Ranges": [],
             "Groups": [source] if args["SourceSecurityGroupName"] else []}]
+    # Checked first, because each rule may need a request to find its group.
+    if sum(len(permission[sources]) for permission in permissions for sources in _SOURCES) > _MOST_RULES:
+        raise bad_value("IpPermissions", f"a request can change {_MOST_RULES} rules.")
+    return permissions
+
+
+def _rules(call: Call, permissions: Sequence[Mapping[str, Any]], parent: str) -> Iterator[dict[str, Any]]:
+    """Yield the rules of a request as the bodies of REST requests. Raises Ec2Error."""
     for permission in permissions:
         protocol = _PROTOCOLS.get(permission["IpProtocol"], permission["IpProtocol"].lower())
         first, last = permission["FromPort"], permission["ToPort"]
@@ -127,34 +136,40 @@ def _rules(call: Call, parent: str) -> Iterator[dict[str, Any]]:
 
 
 def _changed_rules(call: Call) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    permissions = _permissions_of(call.args)
     group = _group(call, call.args["GroupId"], call.args["GroupName"])
-    # Not more, because each rule may need a request to find its group.
-    rules = list(itertools.islice(_rules(call, group["id"]), _MOST_RULES + 1))
-    if len(rules) > _MOST_RULES:
-        raise bad_value("IpPermissions", f"a request can change {_MOST_RULES} rules.")
-    return group, rules
+    return group, list(_rules(call, permissions, group["id"]))
 
 
 def _key(rule: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the comparable part of a requested rule; no port is the same as all ports."""
-    ports = (rule["from_port"], rule["to_port"])
-    return (rule["ip_protocol"], *(ports if ports != (-1, -1) else (None, None)), rule.get("cidr"),
-            rule.get("group_id"))
+    """Return the comparable part of a requested rule; no port is the same as all ports. Networks are compared by their
+    value, since they are stored as they were written."""
+    ports, network = (rule["from_port"], rule["to_port"]), rule.get("cidr")
+    if network is not None:
+        with contextlib.suppress(ValueError):  # nova-api refuses the network.
+            network = str(plain_ip.network(network, strict=False))
+    return (rule["ip_protocol"], *(ports if ports != (-1, -1) else (None, None)), network, rule.get("group_id"))
 
 
-def _existing(call: Call, group: Group) -> dict[tuple[Any, ...], str]:
+def _existing(call: Call, group: Group) -> dict[tuple[Any, ...], list[str]]:
     """Return the ids of the rules of a group by their keys."""
     peers = {peer["name"]: peer["id"] for peer in _groups(call)} if any(
         rule["group"] for rule in group["rules"]) else {}
-    return {_key({**rule, "cidr": rule["ip_range"].get("cidr"), "group_id": peers.get(rule["group"].get("name"))}):
-            rule["id"] for rule in group["rules"]}
+    existing: dict[tuple[Any, ...], list[str]] = {}
+    for rule in group["rules"]:
+        key = _key({**rule, "cidr": rule["ip_range"].get("cidr"), "group_id": peers.get(rule["group"].get("name"))})
+        existing.setdefault(key, []).append(rule["id"])
+    return existing
 
 
 def authorize_ingress(call: Call) -> None:
     """Add rules to a security group. None is added if one of them exists."""
     group, rules = _changed_rules(call)
     existing = _existing(call, group)
-    if any(_key(rule) in existing for rule in rules):
+    keys = {_key(rule) for rule in rules}
+    if len(keys) < len(rules):
+        raise bad_value("IpPermissions", "the same rule occurs more than once.")
+    if keys & existing.keys():
         raise Ec2Error("InvalidPermission.Duplicate", "The specified rule already exists.")
     for rule in rules:
         call.rest.request("POST", "/os-security-group-rules", {"security_group_rule": rule}, OLD, codes={
@@ -167,8 +182,8 @@ def revoke_ingress(call: Call) -> Mapping[str, Any]:
     group, rules = _changed_rules(call)
     existing = _existing(call, group)
     for key in dict.fromkeys(map(_key, rules)):
-        if key in existing:
-            call.rest.remove(path_of("os-security-group-rules", existing[key]), OLD)
+        for rule_id in existing.get(key, ()):
+            call.rest.remove(path_of("os-security-group-rules", rule_id), OLD)
     return {"return": True, "unknownIpPermissionSet": [{
         "ipProtocol": rule["ip_protocol"] or _ALL, "fromPort": rule["from_port"], "toPort": rule["to_port"],
         "ipRanges": [{"cidrIp": rule["cidr"]}] if "cidr" in rule else []} for rule in rules

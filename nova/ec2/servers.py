@@ -60,6 +60,27 @@ def get(call: Call, number: int) -> dict[str, Any]:
     return server
 
 
+def get_all(call: Call, numbers: Sequence[int], ended: bool = False) -> list[dict[str, Any]]:
+    """Return servers, in the order of ``numbers``; ``ended``: also those that were deleted within the last hour. Raises
+    InvalidInstanceID.NotFound unless the REST API shows all of them."""
+    uuids = call.ids.uuids(INSTANCE, numbers)
+    servers = [call.rest.find(path_of("servers", uuid), "server") for uuid in uuids]
+    deleted = {server["id"]: server for server in _ended(call)} if ended and None in servers else {}
+    shown = []
+    for number, uuid, server in zip(numbers, uuids, servers, strict=True):
+        if (server := server or deleted.get(uuid)) is None:
+            raise ids.missing(INSTANCE, number)
+        shown.append(server)
+    return shown
+
+
+def _ended(call: Call) -> list[dict[str, Any]]:
+    """Return the servers of the project that were deleted within the last hour."""
+    since = (utcnow() - _SHOWN_AFTER_DELETION).strftime("%Y-%m-%dT%H:%M:%SZ")
+    changed = call.rest.list("/servers/detail", "servers", **{"changes-since": since})
+    return [server for server in changed if server["status"] == "DELETED"]
+
+
 def act(call: Call, uuid: str, action: str, value: Any = None) -> Any:
     """Request an action of a server."""
     return call.rest.request("POST", path_of("servers", uuid, "action"), {action: value}, codes={
@@ -77,10 +98,8 @@ def visible(call: Call, numbers: Sequence[int] = ()) -> list[dict[str, Any]]:
             return current
     else:
         current = call.rest.list("/servers/detail", "servers")
-    since = (utcnow() - _SHOWN_AFTER_DELETION).strftime("%Y-%m-%dT%H:%M:%SZ")
-    ended = call.rest.list("/servers/detail", "servers", **{"changes-since": since})
     listed = {server["id"] for server in current}
-    return current + [server for server in ended if server["id"] not in listed and server["status"] == "DELETED"]
+    return current + [server for server in _ended(call) if server["id"] not in listed]
 
 
 def group_names(call: Call, numbers: Sequence[int], names: Sequence[str]) -> list[str]:

@@ -142,7 +142,7 @@ WALL_CLOCK = {
     "nova/api/compute/accounts/usages.py audit_index": "the default period of a report",
     "nova/api/keys.py _certificate": "validity of a certificate, which others judge by their wall clocks",
     "nova/ec2/instances.py _now": _SHOWN,
-    "nova/ec2/servers.py visible": "which terminated instances are shown",
+    "nova/ec2/servers.py _ended": "which terminated instances are shown",
     "nova/cli/login.py SessionCache.load": "expiry of tokens, which Keystone states by the wall clock",
     "nova/cli/login.py SessionCache.save": "ages of files by the same clock",
     "nova/cli/login.py Login.authenticate": "expiry of tokens, which Keystone states by the wall clock",

@@ -112,4 +112,11 @@ class Ec2Ids(Endpoint, accounts_api.Ec2Ids):
         existing = self.core.db.lookup(lambda connection: ec2_ids.existing(connection, kind, uuids))
         if existing is not None:
             return existing
-        return self.core.db.write(lambda connection: ec2_ids.assign(connection, kind, uuids))
+        try:
+            return self.core.db.write(lambda connection: ec2_ids.assign(connection, kind, uuids))
+        except exception.ServiceUnavailable:
+            # While the database takes no changes, ids that exist are shown all the same.
+            existing = self.core.db.lookup(lambda connection: ec2_ids.existing(connection, kind, uuids, outdated=True))
+            if existing is None:
+                raise
+            return existing

@@ -37,14 +37,15 @@ def resolve(connection: sa.Connection, kind: str, numbers: list[int]) -> list[Ec
         sa.select(TABLE).where(TABLE.c.kind == kind, TABLE.c.number.in_(possible))))
 
 
-def existing(connection: sa.Connection, kind: str, uuids: list[str]) -> list[Ec2Id] | None:
-    """Return the ids of the objects, or None if a row must be written. Raises InvalidInput."""
+def existing(connection: sa.Connection, kind: str, uuids: list[str], outdated: bool = False) -> list[Ec2Id] | None:
+    """Return the ids of the objects, or None if a row must be written. ``outdated``: True if the times of their use may
+    be out of date. Raises InvalidInput."""
     _check(kind, uuids)
     if kind == INSTANCE:
         return rows.to_objects(Ec2Id, connection.execute(_SERVERS.where(INSTANCES.c.uuid.in_(uuids))))
     current = list(connection.execute(sa.select(TABLE).where(TABLE.c.kind == kind, TABLE.c.uuid.in_(uuids))))
-    outdated = clock.now() - _ACCURACY
-    if len(current) < len(set(uuids)) or any(row.used_at < outdated for row in current):
+    oldest = clock.now() - _ACCURACY
+    if len(current) < len(set(uuids)) or (not outdated and any(row.used_at < oldest for row in current)):
         return None
     return rows.to_objects(Ec2Id, current)
 

@@ -18,8 +18,8 @@ from tests.functional.ec2.conftest import connect
 
 SIGNED = {"AWSAccessKeyId": "u:p", "Signature": "x", "SignatureVersion": "2", "SignatureMethod": "HmacSHA256",
           "Timestamp": "2026-01-01T00:00:00Z", "Version": "2016-11-15"}
-
-
+PRESIGNED = {"X-Amz-Algorithm": "AWS4-HMAC-SHA256", "X-Amz-Credential": "u:p/20260101/r/ec2/aws4_request",
+             "X-Amz-Date": "20260101T000000Z", "X-Amz-SignedHeaders": "host", "X-Amz-Signature": "x"}
 RUN = {"ImageId": "ami-00000001", "MinCount": "1", "MaxCount": "1", "InstanceType": "t"}
 
 
@@ -56,13 +56,36 @@ def test_get_and_post_are_served_with_the_request_id_of_nova(service):
 
 def test_parameters_that_the_signature_does_not_cover_are_refused(service):
     """Keystone checks the body of a POST request that is signed by version 4, but not its query string."""
-    signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=u:p/20260101/r/ec2/aws4_request, SignedHeaders=host, "
-                               "Signature=x"}
+    signed = {"X-Amz-Date": "20260101T000000Z", "Authorization":
+              "AWS4-HMAC-SHA256 Credential=u:p/20260101/r/ec2/aws4_request, SignedHeaders=host, Signature=x"}
     body = {"Action": "DescribeInstances", "Version": "2016-11-15"}
     assert send(service, body, headers=signed)[:2] == (200, None)
     refused(service, "AuthFailure", body, 401, headers=signed, params={"Filter.1.Name": "instance-id"})
     refused(service, "AuthFailure", {"Version": "2016-11-15"}, 401, headers=signed,
             params={"Action": "TerminateInstances", "InstanceId.1": "i-00000001"})
+    refused(service, "AuthFailure", body, 401, params={**PRESIGNED, "Filter.1.Name": "instance-id"})
+    assert requests.get(f"{service.url}/", params={**body, **PRESIGNED}, timeout=30).status_code == 200
+
+
+@pytest.mark.parametrize("changes", [
+    {"SignatureVersion": "0"}, {"SignatureVersion": "1"}, {"SignatureVersion": None}, {"Timestamp": None},
+    {"Timestamp": ""}])
+def test_signatures_that_do_not_cover_the_whole_request_are_refused(service, changes):
+    """Version 0 covers only the action and the time; Keystone accepts a request without Timestamp at any time."""
+    body = {name: value for name, value in {**action(), **changes}.items() if value is not None}
+    refused(service, "AuthFailure", body, 401)
+
+
+@pytest.mark.parametrize("changes", [
+    {"X-Amz-Credential": "u:p"}, {"X-Amz-Date": "20270101T000000Z"}, {"X-Amz-Date": None},
+    {"X-Amz-SignedHeaders": None},
+    {"X-Amz-Algorithm": "AWS4"}, {"SignatureVersion": "0"}])
+def test_incomplete_signatures_of_version_4_are_refused(service, changes):
+    """Keystone answers them with status 500."""
+    parameters = {"Action": "DescribeInstances", **PRESIGNED, **changes}
+    answer = requests.get(f"{service.url}/", timeout=30, params={
+        name: value for name, value in parameters.items() if value is not None})
+    assert (answer.status_code, read(answer)[0]) == (401, "AuthFailure")
 
 
 def test_request_id_is_that_of_the_requests_to_nova(service, monkeypatch):
@@ -102,6 +125,8 @@ def test_request_id_is_that_of_the_requests_to_nova(service, monkeypatch):
     ("MalformedQueryString", "Action=%ff"),
     ("MalformedQueryString", "Action"),
     ("InvalidParameterValue", action(Filter__1__Name="instance-id", Filter__1__Value__1="a\x00b")),
+    ("InvalidParameterValue", action(Filter__1__Name="tag-value", **{
+        f"Filter__1__Value__{number}": f"*{number}*" for number in range(1, 150)})),
     ("InvalidParameterValue", action(Filter__1__Name="colour", Filter__1__Value__1="red")),
     ("MissingParameter", action(Filter__1__Value__1="red")),
     ("InvalidParameterValue", action(MaxResults="0")),
@@ -148,8 +173,10 @@ def test_requests_in_other_formats_are_refused(service):
 
 def test_hostile_filter_values_take_linear_time(service, ec2, cloud):
     cloud.run(TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "k", "Value": "a" * 200}]}])
-    for values in (["*a" * 100 + "b"] * 20, ["a*\\**", "(?i)A*", "["]):
+    for values in (["*a" * 100 + "b"] * 20, ["a*\\**", "(?i)A*", "["], [f"a{number}" for number in range(200)]):
         assert ec2.describe_instances(Filters=[{"Name": "tag:k", "Values": values}])["Reservations"] == []
+    for value in ("a" * 200, "\\a" * 50 + "a" * 150, "a*", "?" * 100 + "*"):
+        assert ec2.describe_instances(Filters=[{"Name": "tag:k", "Values": ["b", value]}])["Reservations"] != []
 
 
 def test_names_with_markup_are_escaped(ec2, cloud, service):

@@ -178,6 +178,21 @@ def test_instance_attributes(ec2, cloud, refused):
         ec2.reset_instance_attribute(InstanceId=identifier, Attribute="kernel")
 
 
+def test_repeated_termination_succeeds_and_terminates_the_others(ec2, cloud, stranger, refused):
+    """A client repeats a request whose response was lost, and some of its instances may be gone by then."""
+    first, second = cloud.run(2)
+    ec2.terminate_instances(InstanceIds=[first])
+    cloud.wait(first, "terminated")
+    changes = {change["InstanceId"]: change for change in ec2.terminate_instances(
+        InstanceIds=[first, second])["TerminatingInstances"]}
+    assert changes[first]["PreviousState"]["Name"] == changes[first]["CurrentState"]["Name"] == "terminated"
+    assert changes[second]["PreviousState"]["Name"] == "running"
+    cloud.wait(second, "terminated")
+    for call in (ec2.stop_instances, ec2.start_instances, ec2.reboot_instances, stranger.terminate_instances):
+        with refused("InvalidInstanceID.NotFound"):
+            call(InstanceIds=[first])
+
+
 def test_protected_instance_is_not_terminated(ec2, cloud, refused):
     identifier, = cloud.run(DisableApiTermination=True)
 

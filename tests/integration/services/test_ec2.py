@@ -131,6 +131,19 @@ def test_changed_request_is_refused(cloud: Cloud) -> None:
     assert refused(client) == (401, "AuthFailure")
 
 
+def test_request_cannot_be_extended_by_moving_its_signature_into_the_url(cloud: Cloud) -> None:
+    """Keystone accepts this: its signature of a POST request covers neither parameters in the URL nor their time."""
+    client, sent = cloud.client(), []
+    client.meta.events.register("before-send.ec2.*", lambda request, **_more: sent.append(request))
+    client.describe_security_groups()
+    headers = {name: value.decode() if isinstance(value, bytes) else value for name, value in sent[0].headers.items()}
+    authorization = dict(part.split("=", 1) for part in headers.pop("Authorization").partition(" ")[2].split(", "))
+    moved = {f"X-Amz-{name}": value for name, value in authorization.items()}
+    answer = requests.post(sent[0].url, data=sent[0].body, headers=headers, timeout=30, params={
+        **moved, "X-Amz-Algorithm": "AWS4-HMAC-SHA256", "GroupName.1": "added"})
+    assert (answer.status_code, "AuthFailure" in answer.text) == (401, True)
+
+
 def test_processes_serve_requests_and_end(tmp_path: pathlib.Path) -> None:
     """nova-api-ec2 answers malformed requests without any other service, and ends at SIGTERM."""
     port = free_port()

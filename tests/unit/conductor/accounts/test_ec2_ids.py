@@ -89,6 +89,22 @@ def test_purge_removes_ids_that_were_not_shown_since(core: Books, ids: Ec2Ids) -
     assert {uuid: number(ids, uuid) for uuid in (unused, used)} == before
 
 
+def test_existing_ids_are_shown_while_the_database_takes_no_changes(
+        core: Books, ids: Ec2Ids, monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid = new_uuid()
+    before = number(ids, uuid)
+    core.db.write(lambda connection: connection.execute(sa.update(tables.ec2_ids).values(
+        used_at=utcnow() - datetime.timedelta(days=10))))
+
+    def refuse(*_args: object) -> None:
+        raise exception.ServiceUnavailable("The database takes no changes at present.")
+
+    monkeypatch.setattr(core.db, "write", refuse)
+    assert number(ids, uuid) == before
+    with pytest.raises(exception.ServiceUnavailable):
+        ids.assign(CTX, "vol", [uuid, new_uuid()])
+
+
 def test_concurrent_requests_assign_the_same_numbers(ids: Ec2Ids) -> None:
     uuids = [new_uuid() for _ in range(50)]
     results: list[dict[str, int]] = []
