@@ -48,14 +48,17 @@ def _first_process(domain: libvirt.virDomain) -> str | None:
 
 
 def _libvirt_follows(domain: libvirt.virDomain) -> bool:
-    """Return True if libvirt has the namespaces of the container, and not none or those of its earlier run."""
-    init = _first_process(domain)
+    """Return True if libvirt has the namespaces of the container, and not none or those of its earlier run. True as
+    well if that cannot be read, for example because this process does not see those of the host."""
+    opened: list[int] = []
     try:
+        init = _first_process(domain)
         opened = libvirt_lxc.lxcOpenNamespace(domain, 0) if init else []
+        return any(os.readlink(f"/proc/self/fd/{number}") == os.readlink(f"/proc/{init}/ns/net") for number in opened)
     except libvirt.libvirtError:
         return False
-    try:
-        return any(os.readlink(f"/proc/self/fd/{number}") == os.readlink(f"/proc/{init}/ns/net") for number in opened)
+    except OSError:
+        return True
     finally:
         for number in opened:
             os.close(number)
