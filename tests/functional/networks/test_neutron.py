@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 
 import pytest
 import sqlalchemy as sa
@@ -333,15 +334,29 @@ def test_floating_address_is_shown_while_it_is_associated(suite, admin, member, 
         mine["fixed_ips"][0]["ip_address"], "203.0.113.8"]
 
 
-def test_missed_events_are_found_by_comparison_with_the_ports_of_hosts(suite, admin, member, neutron, driver, server):
+@pytest.fixture
+def former_conductor(suite):
+    """A conductor that is forced down."""
+    db = suite.conductor.core.db
+    former = db.write(lambda connection: services.register(connection, "former", "nova-conductor", "conductor", 1))
+    this = tables.services.c.uuid == former.uuid
+    db.write(lambda connection: connection.execute(sa.update(tables.services).where(this).values(forced_down=True)))
+    yield
+    db.write(lambda connection: connection.execute(sa.delete(tables.services).where(this)))
+
+
+def test_missed_events_are_found_by_comparison_with_the_ports_of_hosts(suite, admin, member, neutron, driver, server,
+                                                                       former_conductor):
     neutron.extensions.append("router")
     suite.conductor.core.allocator = NeutronAllocator()  # has read no extensions yet
     healer = MissedEvents(suite.conductor.core, suite.conductor.engine)
     hosts = len(admin.get("/os-services", binary="nova-compute")["services"])
-    db = suite.conductor.core.db
-    former = db.write(lambda connection: services.register(connection, "former", "nova-conductor", "conductor", 1))
-    db.write(lambda connection: connection.execute(sa.update(tables.services).where(
-        tables.services.c.uuid == former.uuid).values(forced_down=True)))
+
+    def is_quiet():
+        """Return True if no request of the boot arrived for a moment."""
+        before = len(neutron.calls)
+        time.sleep(0.5)
+        return len(neutron.calls) == before
 
     def compare_all():
         """Compare all hosts; return the kinds of the requests to Neutron."""
@@ -354,6 +369,7 @@ def test_missed_events_are_found_by_comparison_with_the_ports_of_hosts(suite, ad
     port, = neutron.ports()
     with neutron.lock:
         neutron.rows["ports"][port["id"]]["status"] = "ACTIVE"
+    wait_for(is_quiet)
     assert compare_all() == {"ports": hosts, "floatingips": 1, "networks": 0}
     with neutron.lock:
         row = neutron.rows["ports"][port["id"]]
@@ -369,8 +385,6 @@ def test_missed_events_are_found_by_comparison_with_the_ports_of_hosts(suite, ad
     wait_for(lambda: attached(member, server) == [])
     assert driver.guest(server).interfaces == ()
     assert compare_all() == {"ports": hosts, "floatingips": 0, "networks": 0}
-    db.write(lambda connection: connection.execute(sa.delete(tables.services).where(
-        tables.services.c.uuid == former.uuid)))
 
 
 def test_network_vif_deleted_event_detaches_the_interface(admin, member, neutron, driver, server):
