@@ -68,7 +68,7 @@ def test_boot_without_network_stays_within_its_budget(suite, admin, flavor, imag
     uuid, messages, statements = measured(suite, admin, boot)
     assert admin.server(uuid)["status"] == "ACTIVE"
     assert sum(messages.values()) <= 8, messages
-    assert len(statements) <= 17, statements
+    assert len(statements) <= 16, statements
     # All boots of a project lock its quota row, so it is locked last, for the COMMIT only.
     spent = [number for number, statement in enumerate(statements) if "UPDATE quota_usages" in statement]
     written = [number for number, statement in enumerate(statements) if "INSERT INTO instances" in statement
@@ -86,7 +86,7 @@ def test_boot_stop_and_delete_stay_within_their_budgets(suite, admin, flavor, im
     uuid, messages, statements = measured(suite, admin, boot)
     assert admin.server(uuid)["status"] == "ACTIVE"
     assert sum(messages.values()) <= 8, messages
-    assert len(statements) <= 24, statements
+    assert len(statements) <= 23, statements
 
     _none, messages, statements = measured(suite, admin, lambda: admin.action(uuid, "os-stop"))
     assert admin.server(uuid)["status"] == "SHUTOFF"
