@@ -138,7 +138,7 @@ print_usage() {
 	TEXT
 }
 
-trap 'jobs -p | xargs -r kill 2> /dev/null' EXIT  # terminate background tasks on failure
+trap 'jobs -p | xargs -r kill 2> /dev/null || true' EXIT  # terminate background tasks on failure; the status of stack.sh stays
 check_machine
 load_options
 prepare_data_dir
