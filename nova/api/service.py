@@ -44,16 +44,15 @@ def serve(shared: socket.socket, application: Wsgi, threads: int, linger: float 
                          CONF.graceful_shutdown_timeout, tls.context("api"))
 
 
-class ApiService:
-    """The API in a thread of a process with other services (nova-allinone, tests). ``port`` 0: a free port; ``url``:
-    the URL of the API."""
+class ServerThread:
+    """An HTTP server in a thread of a process with other services. ``shared``: its socket, bound to ``address``;
+    ``name``: its options and its thread; ``url``: its URL."""
 
-    def __init__(self, bus_transport: Any, address: str = "127.0.0.1", port: int = 0) -> None:
-        self._socket = listen(address, port)
-        self._server = serve(self._socket, api_app.create_app(bus_transport), CONF.api.threads)
-        self._thread = threading.Thread(target=self._server.serve, name="api", daemon=True)
+    def __init__(self, shared: socket.socket, http_server: server.Server, address: str, name: str) -> None:
+        self._server = http_server
+        self._thread = threading.Thread(target=self._server.serve, name=name, daemon=True)
         host = f"[{address}]" if ":" in address else address
-        self.url = f"{'https' if CONF.api.tls_cert_file else 'http'}://{host}:{self._socket.getsockname()[1]}"
+        self.url = f"{'https' if CONF[name].tls_cert_file else 'http'}://{host}:{shared.getsockname()[1]}"
 
     def start(self) -> None:
         """Start to serve requests."""
@@ -64,3 +63,11 @@ class ApiService:
         """Refuse new requests and finish running ones."""
         self._server.stop()
         self._thread.join(CONF.graceful_shutdown_timeout)
+
+
+class ApiService(ServerThread):
+    """The API for nova-allinone and tests. ``port`` 0: a free port."""
+
+    def __init__(self, bus_transport: Any, address: str = "127.0.0.1", port: int = 0) -> None:
+        shared = listen(address, port)
+        super().__init__(shared, serve(shared, api_app.create_app(bus_transport), CONF.api.threads), address, "api")

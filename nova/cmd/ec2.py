@@ -37,25 +37,12 @@ def _server(shared: socket.socket, transport: Any, url: str,
                          linger, last, timeout=CONF.graceful_shutdown_timeout, secure=tls.context("ec2"))
 
 
-class Ec2Service:
-    """The EC2 API in a thread of a process with other services. ``nova_url``: the REST API; ``url``: this API."""
+class Ec2Service(api_service.ServerThread):
+    """The EC2 API for nova-allinone and tests. ``nova_url``: the REST API."""
 
     def __init__(self, transport: Any, nova_url: str, address: str, port: int) -> None:
-        self._socket = api_service.listen(address, port)
-        self._server = _server(self._socket, transport, nova_url)
-        self._thread = threading.Thread(target=self._server.serve, name="ec2", daemon=True)
-        host = f"[{address}]" if ":" in address else address
-        self.url = f"{'https' if CONF.ec2.tls_cert_file else 'http'}://{host}:{self._socket.getsockname()[1]}"
-
-    def start(self) -> None:
-        """Start to serve requests."""
-        self._server.prepare()
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Refuse new requests and finish running ones."""
-        self._server.stop()
-        self._thread.join(CONF.graceful_shutdown_timeout)
+        shared = api_service.listen(address, port)
+        super().__init__(shared, _server(shared, transport, nova_url), address, "ec2")
 
 
 class Worker(cotyledon.Service):

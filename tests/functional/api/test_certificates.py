@@ -8,7 +8,6 @@ from cryptography import x509
 
 from nova.api import openapi, routes
 from nova.api.legacy import routes as legacy_routes
-from nova.api.service import ApiService
 from nova.cmd import manage
 from nova.conf import CONF
 from nova.db import audit, tables
@@ -19,25 +18,14 @@ from tests.functional.refusals import NIL
 OLD = "2.35"
 
 
-@pytest.fixture(scope="module")
-def url(suite):
-    """Return the URL of an API service of the same suite with [api]legacy enabled."""
-    CONF.set_override("legacy", True, group="api")
-    service = ApiService(suite.transport)
-    CONF.clear_override("legacy", group="api")
-    service.start()
-    yield service.url
-    service.stop()
-
-
 @pytest.fixture
 def project():
     return new_uuid().replace("-", "")
 
 
 @pytest.fixture
-def member(url, project):
-    return Client(url, project=project, user="alice", roles="member,reader", version=OLD)
+def member(legacy_url, project):
+    return Client(legacy_url, project=project, user="alice", roles="member,reader", version=OLD)
 
 
 @pytest.fixture
@@ -100,9 +88,9 @@ def test_certificate_is_created_and_verified_by_openssl(member, openssl, project
     assert openssl("pkey -in {key} -pubout", key=made["private_key"]) == public
 
 
-def test_certificate_of_another_project_does_not_verify(url, member, openssl):
+def test_certificate_of_another_project_does_not_verify(legacy_url, member, openssl):
     create(member)
-    theirs = create(Client(url, project=new_uuid(), roles="member,reader", version=OLD))
+    theirs = create(Client(legacy_url, project=new_uuid(), roles="member,reader", version=OLD))
     assert openssl("verify -CAfile {root} {leaf}", root=root_of(member), leaf=theirs["data"])[0] != 0
 
 
@@ -139,16 +127,16 @@ def test_certificates_are_removed_from_the_api_by_default(admin):
         assert refused(admin, method, path, {} if method == "POST" else None)[0] == 410
 
 
-def test_reader_may_show_the_root_but_create_no_certificate(url, member, project):
+def test_reader_may_show_the_root_but_create_no_certificate(legacy_url, member, project):
     create(member)
-    reader = Client(url, project=project, roles="reader", version=OLD)
+    reader = Client(legacy_url, project=project, roles="reader", version=OLD)
     assert root_of(reader) == root_of(member)
     assert refused(reader, "POST", "/os-certificates", {})[0] == 403
     assert refused(member, "POST", "/os-certificates", {}, "2.36")[0] == 404
 
 
-def test_user_with_an_id_that_no_certificate_can_contain_is_refused(url, project):
-    client = Client(url, project=project, user="u" * 65, roles="member", version=OLD)
+def test_user_with_an_id_that_no_certificate_can_contain_is_refused(legacy_url, project):
+    client = Client(legacy_url, project=project, user="u" * 65, roles="member", version=OLD)
     code, message = refused(client, "POST", "/os-certificates", {})
     assert (code, "user id" in message) == (400, True)
 
@@ -196,8 +184,8 @@ def test_revoked_certificate_is_refused_by_openssl(member, run, openssl, project
     assert serial not in run("list", "--project", project, "--user", "bob")[1].upper()
 
 
-def test_certificates_are_revoked_by_user_and_by_project(url, member, run, project):
-    bob = Client(url, project=project, user="bob", roles="member", version=OLD)
+def test_certificates_are_revoked_by_user_and_by_project(legacy_url, member, run, project):
+    bob = Client(legacy_url, project=project, user="bob", roles="member", version=OLD)
     for client in (member, member, bob):
         create(client)
     assert run("revoke", "--project", project, "--user", "bob")[:2] == (0, "Revoked 1 certificates\n")

@@ -7,7 +7,6 @@ from nova import context
 from nova.api import openapi, routes
 from nova.api.legacy import certificates
 from nova.api.legacy import routes as legacy_routes
-from nova.api.service import ApiService
 from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network
@@ -18,20 +17,9 @@ OLD = "2.35"
 CIDR = "10.71.0.0/24"
 
 
-@pytest.fixture(scope="module")
-def url(suite):
-    """Return the URL of an API service of the same suite with [api]legacy enabled."""
-    CONF.set_override("legacy", True, group="api")
-    service = ApiService(suite.transport)
-    CONF.clear_override("legacy", group="api")
-    service.start()
-    yield service.url
-    service.stop()
-
-
 @pytest.fixture
-def old(url):
-    return Client(url, version=OLD)
+def old(legacy_url):
+    return Client(legacy_url, version=OLD)
 
 
 @pytest.fixture
@@ -111,9 +99,9 @@ def test_invalid_legacy_network_is_refused_with_its_field(old, changes, field):
     assert field in message
 
 
-def test_legacy_network_associate_and_disassociate_a_project(old, url, network, boot, admin):
-    mine = Client(url, project="mine", version=OLD)
-    others = Client(url, project="others", version=OLD, roles="member,reader")
+def test_legacy_network_associate_and_disassociate_a_project(old, legacy_url, network, boot, admin):
+    mine = Client(legacy_url, project="mine", version=OLD)
+    others = Client(legacy_url, project="others", version=OLD, roles="member,reader")
     assert network in [each["id"] for each in others.get("/os-networks")["networks"]]
     mine.call("POST", "/os-networks/add", {"id": network}, expect=202)
     assert old.get(f"/os-networks/{network}")["network"]["project_id"] == "mine"
@@ -127,8 +115,8 @@ def test_legacy_network_associate_and_disassociate_a_project(old, url, network, 
     assert refused(mine, "POST", "/os-networks/add", {"id": network})[0] == 409
 
 
-def test_legacy_network_add_associates_any_free_network(url, network):
-    mine = Client(url, project="mine", version=OLD)
+def test_legacy_network_add_associates_any_free_network(legacy_url, network):
+    mine = Client(legacy_url, project="mine", version=OLD)
     theirs = {each["id"] for each in mine.get("/os-networks")["networks"] if each["project_id"] == "mine"}
     mine.post("/os-networks/add", {"id": None})
     [got] = {each["id"] for each in mine.get("/os-networks")["networks"] if each["project_id"] == "mine"} - theirs
@@ -136,8 +124,8 @@ def test_legacy_network_add_associates_any_free_network(url, network):
     assert mine.get(f"/os-networks/{got}")["network"]["project_id"] is None
 
 
-def test_legacy_network_with_servers_cannot_be_disassociated(old, url, network, boot, admin):
-    Client(url, project="p", version=OLD).post("/os-networks/add", {"id": network})
+def test_legacy_network_with_servers_cannot_be_disassociated(old, legacy_url, network, boot, admin):
+    Client(legacy_url, project="p", version=OLD).post("/os-networks/add", {"id": network})
     admin.wait(boot(), "ACTIVE")
     assert refused(old, "POST", f"/os-networks/{network}/action", {"disassociate": None})[0] == 409
     assert old.get(f"/os-networks/{network}")["network"]["project_id"] == "p"
@@ -155,13 +143,13 @@ def test_legacy_network_associate_and_disassociate_a_host(old, suite, network):
     assert old.get(f"/os-networks/{network}")["network"]["host"] is None
 
 
-def test_tenant_network_create_list_and_delete(url, network):
-    mine = Client(url, project="mine", version=OLD)
+def test_tenant_network_create_list_and_delete(legacy_url, network):
+    mine = Client(legacy_url, project="mine", version=OLD)
     made = mine.post("/os-tenant-networks", {"network": {
         "label": "own", "cidr": "10.73.0.0/24", "vlan_start": 1, "num_networks": 1, "network_size": 255}})["network"]
     assert made == {"id": made["id"], "label": "own", "cidr": "10.73.0.0/24"}
     assert made in mine.get("/os-tenant-networks")["networks"]
-    assert refused(Client(url, version=OLD), "DELETE", f"/os-tenant-networks/{made['id']}")[0] == 404
+    assert refused(Client(legacy_url, version=OLD), "DELETE", f"/os-tenant-networks/{made['id']}")[0] == 404
     assert refused(mine, "DELETE", f"/os-tenant-networks/{network}")[0] == 404, "a shared network was deleted"
     mine.call("DELETE", f"/os-tenant-networks/{made['id']}", expect=202)
     assert made not in mine.get("/os-tenant-networks")["networks"]
@@ -215,7 +203,7 @@ def test_gateway_address_is_shown_as_reserved(old, network):
 
 
 # -- floating IPs -------------------------------------------------------------------------------------
-def test_floating_ip_bulk_create_and_delete(old, url):
+def test_floating_ip_bulk_create_and_delete(old, legacy_url):
     wanted = {"ip_range": "203.0.113.16/30", "pool": "bulk", "interface": "eth0"}
     assert old.post("/os-floating-ips-bulk", {"floating_ips_bulk_create": wanted}) == {
         "floating_ips_bulk_create": wanted}
@@ -264,10 +252,10 @@ def domains(old):
         old.session.delete(f"{old.url}/v2.1/os-floating-ip-dns/{name}", timeout=60)
 
 
-def test_dns_entry_create_show_update_and_delete(old, url, domains):
+def test_dns_entry_create_show_update_and_delete(old, legacy_url, domains):
     assert domains("domain1.example.org", scope="public", project="mine") == {
         "domain": "domain1.example.org", "scope": "public", "project": "mine", "availability_zone": None}
-    mine = Client(url, project="mine", roles="member,reader", version=OLD)
+    mine = Client(legacy_url, project="mine", roles="member,reader", version=OLD)
     names = "/os-floating-ip-dns/domain1.example.org/entries"
     entry = {"id": None, "ip": "192.0.2.1", "type": "A", "name": "instance1", "domain": "domain1.example.org"}
     assert mine.put(f"{names}/instance1", {"dns_entry": {"ip": "192.0.2.1", "dns_type": "A"}}) == {"dns_entry": entry}
@@ -290,11 +278,11 @@ def test_deleting_a_dns_domain_deletes_its_entries(old, domains):
     assert refused(old, "GET", "/os-floating-ip-dns/gone.example.org/entries/a")[0] == 404
 
 
-def test_project_sees_its_own_and_shared_dns_domains_only(old, url, domains):
+def test_project_sees_its_own_and_shared_dns_domains_only(old, legacy_url, domains):
     domains("mine.example.org", scope="public", project="mine")
     domains("all.example.org", scope="public")
     domains("zone.example.org", scope="private", availability_zone="nova")
-    others = Client(url, project="others", roles="member,reader", version=OLD)
+    others = Client(legacy_url, project="others", roles="member,reader", version=OLD)
     assert [each["domain"] for each in others.get("/os-floating-ip-dns")["domain_entries"]] == [
         "all.example.org", "zone.example.org"]
     entry = {"dns_entry": {"ip": "192.0.2.1", "dns_type": "A"}}
@@ -303,11 +291,12 @@ def test_project_sees_its_own_and_shared_dns_domains_only(old, url, domains):
     assert refused(others, "PUT", "/os-floating-ip-dns/zone.example.org/entries/a", entry)[0] == 403
 
 
-def test_dns_entry_in_a_shared_domain_belongs_to_its_project(url, domains):
+def test_dns_entry_in_a_shared_domain_belongs_to_its_project(legacy_url, domains):
     domains("all.example.org", scope="public")
     www = "/os-floating-ip-dns/all.example.org/entries/www"
     entry = {"dns_entry": {"ip": "192.0.2.1", "dns_type": "A"}}
-    mine, others = (Client(url, project=project, roles="member,reader", version=OLD) for project in ("mine", "others"))
+    mine, others = (Client(legacy_url, project=project, roles="member,reader", version=OLD)
+                    for project in ("mine", "others"))
     mine.put(www, entry)
     assert refused(others, "PUT", www, {"dns_entry": {"ip": "192.0.2.9", "dns_type": "A"}})[0] == 403
     assert refused(others, "DELETE", www)[0] == 403
@@ -315,13 +304,13 @@ def test_dns_entry_in_a_shared_domain_belongs_to_its_project(url, domains):
     mine.put(www, entry)
 
 
-def test_dns_entry_in_the_subdomain_of_another_project_is_refused(old, url, domains):
+def test_dns_entry_in_the_subdomain_of_another_project_is_refused(old, legacy_url, domains):
     """Create entries with dots in their names: such a name belongs to the longest domain that matches it."""
     domains("example.net", scope="public")
     domains("theirs.example.net", scope="public", project="theirs")
     domains("inside.theirs.example.net", scope="private", availability_zone="nova")
     entry = {"dns_entry": {"ip": "192.0.2.9", "dns_type": "A"}}
-    others, theirs = (Client(url, project=project, roles="member,reader", version=OLD)
+    others, theirs = (Client(legacy_url, project=project, roles="member,reader", version=OLD)
                       for project in ("others", "theirs"))
     for client, domain, name in ((others, "example.net", "www.theirs"), (others, "example.net", "a.b.WWW.Theirs"),
                                  (others, "example.net", "theirs"), (others, "example.net", "db.inside.theirs"),
@@ -337,12 +326,13 @@ def test_dns_entry_in_the_subdomain_of_another_project_is_refused(old, url, doma
     domains("mine.example.net", scope="public")
 
 
-def test_dns_entries_per_project_and_domain_are_limited(url, domains, monkeypatch):
+def test_dns_entries_per_project_and_domain_are_limited(legacy_url, domains, monkeypatch):
     domains("all.example.org", scope="public")
     monkeypatch.setattr("nova.db.networks.floating_ip_dns._OF_PROJECT", 2)
     entry = {"dns_entry": {"ip": "192.0.2.1", "dns_type": "A"}}
     names = "/os-floating-ip-dns/all.example.org/entries"
-    mine, others = (Client(url, project=project, roles="member,reader", version=OLD) for project in ("mine", "others"))
+    mine, others = (Client(legacy_url, project=project, roles="member,reader", version=OLD)
+                    for project in ("mine", "others"))
     for name in ("a", "b"):
         mine.put(f"{names}/{name}", entry)
     assert refused(mine, "PUT", f"{names}/c", entry) == (403, "Quota exceeded, the project has too many names.")
@@ -368,7 +358,7 @@ def test_invalid_dns_entries_are_refused(old, domains, name, body):
 
 
 # -- security group default rules ---------------------------------------------------------------------
-def test_default_security_group_of_a_new_project_has_default_rules(old, url):
+def test_default_security_group_of_a_new_project_has_default_rules(old, legacy_url):
     rule = old.post("/os-security-group-default-rules", {"security_group_default_rule": {
         "ip_protocol": "TCP", "from_port": "80", "to_port": "80", "cidr": "10.10.10.0/24"}})[
             "security_group_default_rule"]
@@ -377,7 +367,7 @@ def test_default_security_group_of_a_new_project_has_default_rules(old, url):
     this = f"/os-security-group-default-rules/{rule['id']}"
     assert old.get(this) == {"security_group_default_rule": rule}
     assert rule in old.get("/os-security-group-default-rules")["security_group_default_rules"]
-    newcomer = Client(url, project=new_uuid(), version=OLD)
+    newcomer = Client(legacy_url, project=new_uuid(), version=OLD)
     [default] = newcomer.get("/os-security-groups")["security_groups"]
     assert [(each["ip_protocol"], each["from_port"], each["to_port"], each["ip_range"]) for each in default["rules"]
             ] == [("tcp", 80, 80, {"cidr": "10.10.10.0/24"})]
@@ -385,7 +375,7 @@ def test_default_security_group_of_a_new_project_has_default_rules(old, url):
     assert refused(old, "DELETE", this)[0] == 404
     assert refused(old, "GET", this)[0] == 404
     assert newcomer.get("/os-security-groups")["security_groups"] == [default]
-    another = Client(url, project=new_uuid(), version=OLD)
+    another = Client(legacy_url, project=new_uuid(), version=OLD)
     assert another.get("/os-security-groups")["security_groups"][0]["rules"] == []
 
 
@@ -407,7 +397,7 @@ def test_duplicate_security_group_default_rule_is_refused(old):
 
 
 # -- all legacy routes --------------------------------------------------------------------------------
-def test_virtual_interfaces_have_the_keys_of_their_version(old, url, admin, network, boot):
+def test_virtual_interfaces_have_the_keys_of_their_version(old, legacy_url, admin, network, boot):
     server = boot()
     admin.wait(server, "ACTIVE")
     [interface] = admin.get(f"/servers/{server}/os-interface")["interfaceAttachments"]
@@ -417,7 +407,7 @@ def test_virtual_interfaces_have_the_keys_of_their_version(old, url, admin, netw
     assert old.get(vifs, version="2.43") == {"virtual_interfaces": [{**short, "net_id": network}]}
     assert old.session.get(f"{old.url}/v2{vifs}", timeout=60).json() == {
         "virtual_interfaces": [{**short, "OS-EXT-VIF-NET:net_id": network}]}
-    assert refused(Client(url, project="others", roles="reader"), "GET", vifs)[0] == 404
+    assert refused(Client(legacy_url, project="others", roles="reader"), "GET", vifs)[0] == 404
 
 
 def _path(route):
@@ -440,23 +430,23 @@ def _body(route):
 
 @pytest.mark.parametrize("route", legacy_routes.SERVED,
                          ids=lambda route: f"{route.method} {route.path} {route.action or ''}")
-def test_legacy_route_refuses_other_roles_and_later_versions(url, route):
-    nobody = Client(url, roles="other")
+def test_legacy_route_refuses_other_roles_and_later_versions(legacy_url, route):
+    nobody = Client(legacy_url, roles="other")
     expected = 404 if "server_id" in route.path else 403
     assert refused(nobody, route.method, _path(route), _body(route), f"2.{route.until}")[0] == expected
-    assert refused(Client(url), route.method, _path(route), _body(route), f"2.{route.until + 1}")[0] == 404
+    assert refused(Client(legacy_url), route.method, _path(route), _body(route), f"2.{route.until + 1}")[0] == 404
 
 
 @pytest.mark.parametrize("route", legacy_routes.SERVED,
                          ids=lambda route: f"{route.method} {route.path} {route.action or ''}")
-def test_member_role_may_change_dns_entries_and_certificates_only(url, route):
+def test_member_role_may_change_dns_entries_and_certificates_only(legacy_url, route):
     if route.method != "GET" and "/entries/" not in route.path and route.path != "/os-certificates":
-        member = Client(url, roles="member,reader")
+        member = Client(legacy_url, roles="member,reader")
         assert refused(member, route.method, _path(route), _body(route), f"2.{route.until}")[0] == 403
 
 
-def test_openapi_document_lists_legacy_routes_where_enabled(url, admin):
-    with_them, without = (Client(base, version=OLD).get("/openapi")["paths"] for base in (url, admin.url))
+def test_openapi_document_lists_legacy_routes_where_enabled(legacy_url, admin):
+    with_them, without = (Client(base, version=OLD).get("/openapi")["paths"] for base in (legacy_url, admin.url))
     assert {route.path for route in legacy_routes.SERVED} - set(with_them) == set()
     assert "/os-fixed-ips/{id}" not in without
     assert "post" not in without["/os-networks"]
