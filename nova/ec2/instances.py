@@ -19,7 +19,7 @@ from nova.objects.base import utcnow
 _MOST_CHANGED = 100
 _IDS = Many(identifier(INSTANCE), required=True, most=_MOST_CHANGED)
 _NAME = "instance"
-_MISSING = "InvalidInstanceID.NotFound"
+_MISSING = ids.MISSING[INSTANCE]
 
 
 def describe(call: Call) -> list[Item]:
