@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 VENV=${NOVA_TEST_VENV:-.venv}
 unset PYTHONDONTWRITEBYTECODE # without byte code, each start of a service would compile all modules
 BUILD_PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev) # of the Python packages
-PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-driver-lxc libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils
+PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-driver-lxc libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils ovmf swtpm swtpm-tools
     rabbitmq-server postgresql mariadb-server
     dnsmasq-base nftables iproute2 iputils-ping genisoimage procps
     novnc spice-html5 chromium chromium-driver # browser tests of the status page and the consoles
