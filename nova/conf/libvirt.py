@@ -82,10 +82,8 @@ OPTIONS = {
                         "none. Read by nova-compute."),
         cfg.BoolOpt("swtpm_enabled", default=False, help="Offer virtual TPMs (hw:tpm_version), which need swtpm and "
                     "swtpm-tools on the host. Read by nova-compute."),
-        cfg.StrOpt("swtpm_user", default="tss", help="User that runs swtpm, as swtpm_user in qemu.conf. Read by "
-                   "nova-compute, which gives it the state of TPMs that arrive from other hosts."),
-        cfg.StrOpt("swtpm_group", default="tss", help="Group that runs swtpm, as swtpm_group in qemu.conf. Read by "
-                   "nova-compute."),
+        *(cfg.StrOpt(f"swtpm_{kind}", default="tss", help=f"The {kind} that runs swtpm, as in qemu.conf. Read by "
+                     "nova-compute, which gives it the state of arriving TPMs.") for kind in ("user", "group")),
         cfg.ListOpt("supported_tpm_secret_security", default=["user", "host", "deployment"],
                     help="Values of hw:tpm_secret_security that this host offers. Read by nova-compute."),
         cfg.StrOpt("rescue_image_id", help="Id of the image from which servers are rescued when the request names "
