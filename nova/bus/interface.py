@@ -108,6 +108,7 @@ class Interface:
     former_topic: ClassVar[str] = ""
     # True if every compute host has a server of the interface; only the control plane may call it.
     on_hosts: ClassVar[bool] = False
+    with_tokens: ClassVar[bool] = False  # True: all methods send the caller's token, as with_token
     namespace: ClassVar[str]
     _methods: ClassVar[dict[str, Method]]
 
@@ -122,8 +123,8 @@ class Interface:
         if "_methods" not in vars(cls):
             with COMPILING:
                 if "_methods" not in vars(cls):
-                    cls._methods = {name: _compile(cls, name, function) for name, function in vars(cls).items()
-                                    if hasattr(function, "__bus__")}
+                    cls._methods = {name: _compile(cls, name, with_token(function) if cls.with_tokens else function)
+                                    for name, function in vars(cls).items() if hasattr(function, "__bus__")}
         return cls._methods
 
 

@@ -16,8 +16,7 @@ from nova.conf import log_lines
 
 CONF = cfg.CONF
 
-MODULES = ("base", "api", "compute", "conductor", "image", "libvirt", "hypervisors", "network", "scheduler", "volume",
-           "console")
+MODULES = ("base", "api", "compute", "conductor", "hypervisors", "network", "scheduler", "storage", "console")
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:

@@ -1,9 +1,118 @@
-"""Options of the hypervisor drivers User Mode Linux ([uml]), VMware ([vmware]) and bare metal ([ironic]), read by
-nova-compute. keystoneauth's options of the group ironic name the service and the credentials."""
+"""Options of the hypervisor drivers libvirt ([libvirt]), User Mode Linux ([uml]), VMware ([vmware]) and bare metal
+([ironic], with keystoneauth's options), read by nova-compute."""
 
 from oslo_config import cfg
 
+_LIVE_MIGRATION = [
+    cfg.StrOpt("live_migration_inbound_addr",
+               help="IP address or host name at which this host receives live migrations. Unset: my_ip. Read by "
+                    "nova-compute. Set it to send migrations over a network of their own."),
+    cfg.StrOpt("live_migration_scheme", help="Transport to the libvirtd of the destination host: tcp, tls or ssh. "
+               "Unset: tls with live_migration_with_native_tls, otherwise tcp. Read by nova-compute."),
+    cfg.StrOpt("live_migration_uri",
+               help="libvirt URI of the destination host, in which %s stands for its live_migration_inbound_addr. "
+                    "Unset: qemu+SCHEME://%s/system with live_migration_scheme. Read by nova-compute."),
+    cfg.IntOpt("live_migration_completion_timeout", default=800, min=0,
+               help="Seconds that a live migration may take for each GiB of memory and copied disks (at least 2 GiB). "
+                    "Then live_migration_timeout_action applies. 0: no limit. Read by nova-compute."),
+    cfg.StrOpt("live_migration_timeout_action", default="abort", choices=["abort", "force_complete"],
+               help="Action on a live migration that takes too long: abort, or force_complete, which switches to "
+                    "post-copy or else pauses the guest. Read by nova-compute."),
+    cfg.IntOpt("live_migration_downtime", default=500, min=100,
+               help="Maximum time in milliseconds for which a guest is paused at the end of a live migration. Read by "
+                    "nova-compute. Raise it for guests whose migrations do not complete."),
+    cfg.IntOpt("live_migration_downtime_steps", default=10, min=3, help="Number of steps in which the permitted "
+               "downtime of a live migration is raised to live_migration_downtime. Read by nova-compute."),
+    cfg.IntOpt("live_migration_downtime_delay", default=75, min=3, help="Seconds between two steps of "
+               "live_migration_downtime_steps, for each GiB of memory and copied disks. Read by nova-compute."),
+    cfg.BoolOpt("live_migration_permit_post_copy", default=False,
+                help="Allow post-copy: the guest runs on the destination host before all its memory has arrived. Such "
+                     "a migration always completes, but a network failure kills the guest. Read by nova-compute."),
+    cfg.BoolOpt("live_migration_permit_auto_converge", default=False, help="Allow QEMU to slow down the CPUs of guests "
+                "that change their memory faster than it is copied. Read by nova-compute."),
+    cfg.BoolOpt("live_migration_with_native_tls", default=False, help="Encrypt memory and disks of live migrations "
+                "with TLS, using the certificates of QEMU. Read by nova-compute."),
+    cfg.IntOpt("live_migration_bandwidth", default=0, min=0,
+               help="Maximum bandwidth of one live migration in MiB per second. 0: no limit. Read by nova-compute."),
+    cfg.IntOpt("live_migration_parallel_connections", default=1, min=1,
+               help="Number of connections over which a live migration copies memory. Read by nova-compute. Raise it "
+                    "where one connection does not use the whole bandwidth."),
+    cfg.FloatOpt("live_migration_monitor_interval", default=5, min=1,
+                 help="Seconds between two progress reports of a live migration. Read by nova-compute."),
+]
+
 OPTIONS = {
+    "libvirt": [
+        cfg.StrOpt("virt_type", default="kvm", choices=["kvm", "qemu", "lxc"],
+                   help="Virtualization type: kvm (hardware virtualization), qemu (emulated CPU, slow) or lxc "
+                        "(containers). Read by nova-compute. Set qemu on machines without hardware virtualization."),
+        cfg.StrOpt("connection_uri", default="",
+                   help="URI of libvirt. Empty: the local system instance for virt_type. Read by nova-compute."),
+        cfg.IntOpt("reconnect_timeout", default=30, min=0, help="Seconds that an operation waits for libvirt to become "
+                   "reachable again before it fails. Read by nova-compute."),
+        cfg.StrOpt("cpu_mode", choices=["host-model", "host-passthrough", "custom", "none"],
+                   help="CPU of guests. host-passthrough needs virt_type kvm, custom needs cpu_models, none leaves the "
+                        "choice to the hypervisor. Unset: host-model where the host supports it, otherwise none. Read "
+                        "by nova-compute. Set custom for live migration between different CPUs."),
+        cfg.ListOpt("cpu_models", default=[], help="CPU models for cpu_mode custom, in order of preference; the first "
+                    "model that the host supports is used. Read by nova-compute."),
+        cfg.ListOpt("cpu_model_extra_flags", default=[], help="CPU features to add to the CPU of guests (NAME or "
+                    "+NAME) or to remove (-NAME). Read by nova-compute."),
+        cfg.ListOpt("hw_machine_type", default=[], help="Default machine types, as ARCHITECTURE=TYPE (x86_64=q35). "
+                    "Unset: pc on x86_64. The image property hw_machine_type overrides it. Read by nova-compute."),
+        cfg.ListOpt("disk_cachemodes", default=[],
+                    help="Cache mode of local disks, as file=MODE (file=writeback). Unset: none if the file system of "
+                         "instances_path supports direct I/O, otherwise writeback. Read by nova-compute."),
+        cfg.StrOpt("hw_disk_discard", choices=["ignore", "unmap"],
+                   help="Handling of discard requests of guests for local disks: ignore, or unmap to free the space. "
+                        "Unset: the default of QEMU. Read by nova-compute."),
+        cfg.IntOpt("wait_soft_reboot_seconds", default=120, min=0, help="Seconds that a guest gets to shut down for a "
+                   "soft reboot; then a hard reboot follows. Read by nova-compute."),
+        cfg.IntOpt("mem_stats_period_seconds", default=10, min=0, help="Seconds between two memory statistics of the "
+                   "balloon device of a guest. 0: no statistics. Read by nova-compute."),
+        cfg.IntOpt("num_pcie_ports", default=0, min=0, max=28, help="Number of PCI Express ports of guests with a PCI "
+                   "Express machine type (q35). Each device uses one, including devices attached to the running guest. "
+                   "0: the ports used at start and eight more. Read by nova-compute."),
+        cfg.IntOpt("device_detach_attempts", default=8, min=1, help="Number of times that a running guest is requested "
+                   "to release a volume or an interface before the detach fails. Read by nova-compute."),
+        cfg.IntOpt("device_detach_timeout", default=20, min=1,
+                   help="Seconds to wait after each request of device_detach_attempts. Read by nova-compute."),
+        cfg.StrOpt("sysinfo_serial", default="unique", choices=["none", "os", "hardware", "auto", "unique"],
+                   help="Serial number in the SMBIOS of guests: the id of the server (unique), /etc/machine-id of the "
+                        "host (os), the host UUID of libvirt (hardware), os if it exists and else hardware (auto), or "
+                        "none. Read by nova-compute."),
+        cfg.BoolOpt("swtpm_enabled", default=False, help="Offer virtual TPMs (hw:tpm_version), which need swtpm and "
+                    "swtpm-tools on the host. Read by nova-compute."),
+        *(cfg.StrOpt(f"swtpm_{kind}", default="tss", help=f"The {kind} that runs swtpm, as in qemu.conf. Read by "
+                     "nova-compute, which gives it the state of arriving TPMs.") for kind in ("user", "group")),
+        cfg.ListOpt("supported_tpm_secret_security", default=["user", "host", "deployment"],
+                    help="Values of hw:tpm_secret_security that this host offers. Read by nova-compute."),
+        cfg.StrOpt("rescue_image_id", help="Id of the image from which servers are rescued when the request names "
+                   "none. Unset: the image of the server. Read by nova-compute."),
+        cfg.StrOpt("rescue_kernel_id", help="Id of the kernel image for rescue_image_id. Unset: the image boots by "
+                   "itself. Read by nova-compute."),
+        cfg.StrOpt("rescue_ramdisk_id",
+                   help="Id of the ramdisk image for rescue_image_id. Unset: no ramdisk. Read by nova-compute."),
+        cfg.StrOpt("migration_inbound_addr", default="$my_ip", help="IP address at which this host serves the disks of "
+                   "servers that migrate while powered off. Read by nova-compute."),
+        cfg.StrOpt("move_ports", default="49300-49399",
+                   help="Range of TCP ports at which disks of migrating servers are served, as FIRST-LAST; each server "
+                        "uses one port. Read by nova-compute. Open the range between compute hosts."),
+        cfg.StrOpt("nfs_mount_point_base", default="$state_path/mnt",
+                   help="Directory below which the NFS exports of Cinder are mounted. Read by nova-compute."),
+        cfg.StrOpt("nfs_mount_options", help="Options for mounting NFS exports of Cinder, as for mount -o. Unset: the "
+                   "defaults of mount. Read by nova-compute."),
+        *_LIVE_MIGRATION,
+        cfg.StrOpt("images_user", default="nobody", help="User account that runs qemu-img on images of tenants; an "
+                   "account of its own is safest. Empty: the account of nova-compute, which is needed where "
+                   "instances_path or the pool of volumes is on a file system on which root cannot change owners (NFS "
+                   "with root_squash). Read by nova-compute."),
+        cfg.IntOpt("images_cpu_time_limit", default=30, min=1,
+                   help="Maximum CPU time in seconds to inspect an image; an image that needs more is refused. "
+                        "Converting an image may take one minute more for each GiB. Read by nova-compute."),
+        cfg.IntOpt("images_address_space_limit", default=2, min=1,
+                   help="Maximum address space in GiB of a qemu-img process. Read by nova-compute."),
+    ],
     "uml": [
         cfg.StrOpt("kernel", default="/usr/bin/linux.uml", help="Path of the User Mode Linux kernel that all guests "
                    "run. Read by nova-compute. Set it where the kernel is not that of Debian's package "

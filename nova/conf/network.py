@@ -60,6 +60,8 @@ OPTIONS = {
         cfg.IntOpt("extension_sync_interval", default=600, min=0,
                    help="Seconds for which the list of Neutron's extensions is cached; 0: it is requested every time. "
                         "Read by nova-conductor. Lower it while extensions are being enabled."),
+        cfg.StrOpt("default_floating_pool", default="nova", help="Name or id of the external network from which POST "
+                   "/os-floating-ips allocates addresses without a pool. Read by nova-conductor."),
         cfg.StrOpt("ovs_bridge", default="br-int", help="Open vSwitch bridge to which guests are connected when "
                    "Neutron names none. Read by nova-conductor and nova-compute."),
     ],

@@ -4,20 +4,18 @@ The conductor allocates the addresses. A VIF contains all data of its network th
 
 import abc
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from nova.context import RequestContext
-from nova.objects.networks.floating_ip_dns import ServedDomain
 from nova.objects.networks.network import (
     VIF,
     GroupFilter,
     NetworkRequest,
     Peers,
     RuleSet,
-    SecurityGroup,
-    SecurityGroupRule,
+    ServedDomain,
 )
-from nova.objects.servers.external_event import ExternalEvent
+from nova.objects.servers.guest import ExternalEvent
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.contexts import ServiceControl
 from nova.operations.framework.resource_contexts import OutsideInterfaces
@@ -104,21 +102,6 @@ class OutsidePort(NamedTuple):
     host: str
 
 
-class OutsideGroups(Protocol):
-    """The security groups of an external service, changed with the rights of the caller. All methods raise
-    NetworkServiceUnavailable, Forbidden, SecurityGroupNotFound, InvalidInput, QuotaLimit."""
-
-    def index(self, ctx: RequestContext, project_id: str | None) -> list[SecurityGroup]: ...
-    def get(self, ctx: RequestContext, uuid: str) -> SecurityGroup: ...
-    def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup: ...
-    def update(self, ctx: RequestContext, uuid: str, name: str, description: str) -> SecurityGroup: ...
-    def delete(self, ctx: RequestContext, uuid: str) -> None: ...
-    def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule) -> SecurityGroupRule: ...
-
-    def delete_rule(self, ctx: RequestContext, uuid: str) -> None:
-        """Raises SecurityGroupRuleNotFound."""
-
-
 class Allocator(Protocol):
     """Checks of requests that concern interfaces, and access to the interfaces of an external service. All methods are
     called outside of transactions, before a request is accepted. ``external``: True if an external service manages the
@@ -135,7 +118,10 @@ class Allocator(Protocol):
         PortRequiresFixedIp, ExternalNetworkAttachForbidden, and from an external back end NetworkServiceUnavailable,
         Forbidden."""
 
-    groups: OutsideGroups  # only of an external service
+    # Resources of an external service, with the rights of the caller and methods as in nova.rpcapi.networks.
+    networks: Any
+    floating_ips: Any
+    groups: Any
 
     # --- only of an external service -----------------------------------------------------------------------
     def of_server(self, ctl: ServiceControl) -> OutsideInterfaces:

@@ -3,12 +3,11 @@
 from nova.bus import cast, slow_call
 from nova.context import RequestContext
 from nova.objects.images.image import Image
-from nova.objects.networks.floating_ip_dns import ServedDomain
-from nova.objects.networks.network import GroupFilter, Peers, RuleSet
+from nova.objects.networks.network import GroupFilter, Peers, RuleSet, ServedDomain
 from nova.objects.servers.console import ConsoleAddress
 from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import Instance
-from nova.objects.servers.order import StepOrder
+from nova.objects.servers.moves import StepOrder
 from nova.objects.volumes.volume import VolumeRemoval
 from nova.rpcapi import COMPUTE, Interface
 

@@ -1,10 +1,10 @@
 """RPC interfaces for embedded networks, their addresses and security groups. ``project_id`` None means all projects."""
 
-from nova.bus import with_token
 from nova.context import RequestContext
-from nova.objects.networks.floating_ip_dns import Domain, Entry
 from nova.objects.networks.network import (
     DefaultRule,
+    Domain,
+    Entry,
     FloatingIp,
     Network,
     NetworkAddress,
@@ -14,8 +14,8 @@ from nova.objects.networks.network import (
 from nova.rpcapi import CONDUCTOR, Interface
 
 
-class Networks(Interface, topic=CONDUCTOR, namespace="networks"):
-    """Embedded networks."""
+class Networks(Interface, topic=CONDUCTOR, namespace="networks", with_tokens=True):
+    """Embedded networks; index() and get() also return those of an external network service."""
 
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[Network]:
         """Return the networks that a project may use (its own and shared ones), or all networks for None."""
@@ -50,8 +50,8 @@ class FixedIps(Interface, topic=CONDUCTOR, namespace="fixed_ips"):
         """Reserve an address, or release it for servers. Raises FixedIpNotFoundForAddress, InvalidInput."""
 
 
-class FloatingIps(Interface, topic=CONDUCTOR, namespace="floating_ips"):
-    """Floating IP addresses."""
+class FloatingIps(Interface, topic=CONDUCTOR, namespace="floating_ips", with_tokens=True):
+    """Floating IP addresses, embedded ones or those of an external network service."""
 
     def pools(self, ctx: RequestContext) -> list[str]:
         """Return the names of the pools."""
@@ -113,36 +113,29 @@ class FloatingIpDns(Interface, topic=CONDUCTOR, namespace="floating_ip_dns"):
         """Raises DnsDomainNotFound, DnsEntryNotFound."""
 
 
-class SecurityGroups(Interface, topic=CONDUCTOR, namespace="security_groups"):
+class SecurityGroups(Interface, topic=CONDUCTOR, namespace="security_groups", with_tokens=True):
     """Security groups and their rules. ``uuid`` replaces the number if an external network service has the groups; it
     gets the caller's token."""
 
-    @with_token
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
         """Return security groups, and create the default group of the caller's project if it is missing."""
 
-    @with_token
     def get(self, ctx: RequestContext, group_id: int, project_id: str | None = None,
             uuid: str = "") -> SecurityGroup: ...
 
-    @with_token
     def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup:
         """Raises SecurityGroupExists, QuotaLimit."""
 
-    @with_token
     def update(self, ctx: RequestContext, group_id: int, name: str, description: str,
                project_id: str | None = None, uuid: str = "") -> SecurityGroup: ...
 
-    @with_token
     def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None, uuid: str = "") -> None:
         """Raises SecurityGroupInUse, InvalidInput (default group)."""
 
-    @with_token
     def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule,
                  project_id: str | None = None) -> SecurityGroupRule:
         """Add a rule, which takes effect immediately. Raises InvalidInput for a duplicate."""
 
-    @with_token
     def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None, uuid: str = "") -> None:
         """Raises SecurityGroupRuleNotFound."""
 

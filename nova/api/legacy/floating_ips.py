@@ -10,8 +10,7 @@ from nova.api.validation.fields import Array, Field, Object, Out, Plain, View, e
 from nova.api.validation.types import ANY, ANY_QUERY, STRING, STRING_OR_NULL, TEXT
 from nova.common import plain_ip
 from nova.conf import CONF
-from nova.objects.networks.floating_ip_dns import Domain, Entry
-from nova.objects.networks.network import FloatingIp
+from nova.objects.networks.network import Domain, Entry, FloatingIp
 
 _RANGE = string(minLength=1, maxLength=64)
 

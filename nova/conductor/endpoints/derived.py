@@ -6,17 +6,19 @@ arguments by name, so parameters have the names of the interface (tests/function
 takes the connection, then the parameters of the interface's method under the same names.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import sqlalchemy as sa
 
 from nova.bus import Interface
 from nova.conductor.core import Core
 from nova.context import RequestContext
-from nova.objects.accounts.notification import Notification
+from nova.objects.accounts.keypair import Notification
 
+F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -88,3 +90,14 @@ def writes(function: Query[P, R], notify: Notify | None = None) -> Method[P, R]:
         return write(self.core, ctx, function, notify, *args, **kwargs)
 
     return cast(Method[P, R], method)
+
+
+def or_outside(path: str, method: F) -> F:
+    """Return ``method``, or while an external network service is used, the method of the allocator with this path (such
+    as groups.get), which has the same parameters."""
+    def chosen(self: Endpoint, ctx: RequestContext, *args: Any, **kwargs: Any) -> Any:
+        allocator = self.core.allocator
+        return (operator.attrgetter(path)(allocator)(ctx, *args, **kwargs) if allocator.external
+                else method(self, ctx, *args, **kwargs))
+
+    return cast(F, chosen)

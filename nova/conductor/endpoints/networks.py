@@ -1,6 +1,7 @@
 """Endpoints of the embedded networks, their addresses and security groups."""
 
 import contextlib
+import functools
 import logging
 
 import sqlalchemy as sa
@@ -8,13 +9,20 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.common import plain_ip
-from nova.conductor.endpoints.derived import Endpoint, reads, writes
+from nova.conductor.endpoints.derived import Endpoint, or_outside, reads, writes
 from nova.context import RequestContext
 from nova.db.networks import fixed_ips, floating_ip_dns, floating_ips, networks, security_groups
 from nova.db.networks.security_filters import members_of, rules_of
 from nova.db.servers import servers
-from nova.objects.networks.floating_ip_dns import Domain, Entry
-from nova.objects.networks.network import DefaultRule, FloatingIp, Network, SecurityGroup, SecurityGroupRule
+from nova.objects.networks.network import (
+    DefaultRule,
+    Domain,
+    Entry,
+    FloatingIp,
+    Network,
+    SecurityGroup,
+    SecurityGroupRule,
+)
 from nova.objects.servers.instance import Instance
 from nova.rpcapi import networks as networks_api
 
@@ -22,8 +30,8 @@ LOG = logging.getLogger(__name__)
 
 
 class Networks(Endpoint, networks_api.Networks):
-    index = reads(networks.index)
-    get = reads(networks.get)
+    index = or_outside("networks.index", reads(networks.index))
+    get = or_outside("networks.get", reads(networks.get))
     associate = writes(networks.associate)
     disassociate = writes(networks.disassociate)
     associate_host = writes(networks.associate_host)
@@ -46,13 +54,14 @@ class FixedIps(Endpoint, networks_api.FixedIps):
 class FloatingIps(Endpoint, networks_api.FloatingIps):
     """Floating IP addresses. The hosts of a server receive them with its security group rules."""
 
-    pools = reads(floating_ips.pools)
-    index = reads(floating_ips.index)
-    get = reads(floating_ips.get)
+    pools = or_outside("floating_ips.pools", reads(floating_ips.pools))
+    index = or_outside("floating_ips.index", reads(floating_ips.index))
+    get = or_outside("floating_ips.get", reads(floating_ips.get))
     on_host = reads(floating_ips.on_host)
     create = writes(floating_ips.create)
     delete = writes(floating_ips.delete)
 
+    @functools.partial(or_outside, "floating_ips.allocate")
     def allocate(self, ctx: RequestContext, project_id: str, pool: str | None = None) -> FloatingIp:
         tried: list[FloatingIp] = []
 
@@ -71,6 +80,7 @@ class FloatingIps(Endpoint, networks_api.FloatingIps):
                  project_id)
         return floating_ip
 
+    @functools.partial(or_outside, "floating_ips.release")
     def release(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
         server = self.core.db.write(lambda connection: floating_ips.release(connection, uuid, project_id))
         LOG.info("Floating IP %s was released", uuid)
@@ -79,6 +89,11 @@ class FloatingIps(Endpoint, networks_api.FloatingIps):
 
     def give(self, ctx: RequestContext, instance_uuid: str, address: str, fixed_address: str | None = None,
              project_id: str | None = None) -> None:
+        if self.core.allocator.external:
+            self.core.db.read(lambda connection: _changeable(ctx, servers.get(connection, instance_uuid, project_id)))
+            self.core.allocator.floating_ips.give(ctx, instance_uuid, address, fixed_address)
+            return
+
         def transaction(connection: sa.Connection) -> set[str]:
             instance = servers.get(connection, instance_uuid, project_id)
             former = floating_ips.server_of(connection, address, instance.project_id)
@@ -98,6 +113,10 @@ class FloatingIps(Endpoint, networks_api.FloatingIps):
         LOG.info("[instance: %s] Floating IP %s was associated", instance_uuid, address)
 
     def take(self, ctx: RequestContext, instance_uuid: str, address: str, project_id: str | None = None) -> None:
+        if self.core.allocator.external:
+            self.core.db.read(lambda connection: _changeable(ctx, servers.get(connection, instance_uuid, project_id)))
+            self.core.allocator.floating_ips.take(ctx, instance_uuid, address)
+            return
         self.core.db.write(lambda connection: floating_ips.take(
             connection, _lock(ctx, connection, instance_uuid, project_id), address))
         self.core.filters.publish_server(instance_uuid)
@@ -105,9 +124,13 @@ class FloatingIps(Endpoint, networks_api.FloatingIps):
 
 
 def _lock(ctx: RequestContext, connection: sa.Connection, uuid: str, project_id: str | None) -> Instance:
-    instance = servers.lock(connection, uuid, project_id)
+    return _changeable(ctx, servers.lock(connection, uuid, project_id))
+
+
+def _changeable(ctx: RequestContext, instance: Instance) -> Instance:
+    """Return the server unless its user has locked it. Raises InstanceIsLocked."""
     if instance.locked and not ctx.is_admin:
-        raise exception.InstanceIsLocked(instance_uuid=uuid)
+        raise exception.InstanceIsLocked(instance_uuid=instance.uuid)
     return instance
 
 
@@ -141,39 +164,33 @@ class SecurityGroups(Endpoint, networks_api.SecurityGroups):
     """Security groups. A change of rules is sent to the hosts of the affected servers, or passed to an external network
     service."""
 
+    @functools.partial(or_outside, "groups.index")
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
-        if self.core.allocator.external:
-            return self.core.allocator.groups.index(ctx, project_id)
         own = ctx.project_id
         if (own and project_id in (None, own)
                 and not self.core.db.read(lambda connection: security_groups.has_default(connection, own))):
             self.core.db.write(lambda connection: security_groups.ensure_default(connection, own))
         return self.core.db.read(lambda connection: security_groups.index(connection, project_id))
 
+    @functools.partial(or_outside, "groups.get")
     def get(self, ctx: RequestContext, group_id: int, project_id: str | None = None, uuid: str = "") -> SecurityGroup:
-        if self.core.allocator.external:
-            return self.core.allocator.groups.get(ctx, uuid)
         return self.core.db.read(lambda connection: security_groups.get(connection, group_id, project_id))
 
+    @functools.partial(or_outside, "groups.update")
     def update(self, ctx: RequestContext, group_id: int, name: str, description: str,
                project_id: str | None = None, uuid: str = "") -> SecurityGroup:
-        if self.core.allocator.external:
-            return self.core.allocator.groups.update(ctx, uuid, name, description)
         return self.core.db.write(
             lambda connection: security_groups.update(connection, group_id, name, description, project_id))
 
+    @functools.partial(or_outside, "groups.create")
     def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup:
-        if self.core.allocator.external:
-            return self.core.allocator.groups.create(ctx, name, description)
         project_id = ctx.project_id
         if not project_id:
             raise exception.InvalidInput(reason="a security group needs a project")
         return self.core.db.write(lambda connection: security_groups.create(connection, project_id, name, description))
 
+    @functools.partial(or_outside, "groups.delete")
     def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None, uuid: str = "") -> None:
-        if self.core.allocator.external:
-            self.core.allocator.groups.delete(ctx, uuid)
-            return
         had_rules = self.core.db.write(lambda connection: security_groups.delete(connection, group_id, project_id))
         self.core.filters.touch([rules_of(other) for other in had_rules])
 
@@ -181,17 +198,15 @@ class SecurityGroups(Endpoint, networks_api.SecurityGroups):
                  project_id: str | None = None) -> SecurityGroupRule:
         checked = check_rule(rule)
         if self.core.allocator.external:
-            return self.core.allocator.groups.add_rule(ctx, checked)
+            return self.core.allocator.groups.add_rule(ctx, checked)  # type: ignore[no-any-return]
         stored = self.core.db.write(lambda connection: security_groups.add_rule(connection, checked, project_id))
         # The hosts may not have the members of the remote group yet.
         self.core.filters.touch([rules_of(stored.parent_group_id)]
                                 + ([members_of(stored.group_id)] if stored.group_id is not None else []))
         return stored
 
+    @functools.partial(or_outside, "groups.delete_rule")
     def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None, uuid: str = "") -> None:
-        if self.core.allocator.external:
-            self.core.allocator.groups.delete_rule(ctx, uuid)
-            return
         self.core.filters.touch([rules_of(self.core.db.write(
             lambda connection: security_groups.delete_rule(connection, rule_id, project_id)))])
 

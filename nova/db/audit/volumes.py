@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova.conf import CONF
-from nova.conf.volume import EMBEDDED
+from nova.conf.storage import EMBEDDED
 from nova.db import tables
 from nova.db.audit.base import Check, Finding, alive, hold, put
 from nova.db.servers import servers

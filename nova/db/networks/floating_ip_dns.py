@@ -15,7 +15,7 @@ from nova.db import tables, versions
 from nova.db.accounts import quotas
 from nova.db.hosts import aggregates
 from nova.db.sql import rows
-from nova.objects.networks.floating_ip_dns import Domain, Entry, ServedDomain
+from nova.objects.networks.network import Domain, Entry, ServedDomain
 
 DOMAINS = tables.dns_domains
 ENTRIES = tables.dns_entries

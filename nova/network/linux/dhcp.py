@@ -27,8 +27,7 @@ from nova.conf import CONF
 from nova.network.linux import commands, netns, state_files
 from nova.network.linux.filters import METADATA
 from nova.network.linux.state_files import Guest, HostNet
-from nova.objects.networks.floating_ip_dns import ServedDomain
-from nova.objects.networks.network import DHCPV6, VIF
+from nova.objects.networks.network import DHCPV6, VIF, ServedDomain
 
 LOG = logging.getLogger(__name__)
 

@@ -24,8 +24,7 @@ from nova.network.linux.groups import Groups
 from nova.network.linux.ruleset import FilterBlock, Ruleset, fixed_block
 from nova.network.linux.state_files import Guest, HostNet
 from nova.network.linux.tunnels import POLL_INTERVAL, POLL_RETRY, Tunnels
-from nova.objects.networks.floating_ip_dns import ServedDomain
-from nova.objects.networks.network import VIF, GroupFilter, Peers, RuleSet
+from nova.objects.networks.network import VIF, GroupFilter, Peers, RuleSet, ServedDomain
 from nova.objects.servers.instance import Instance
 from nova.rpcapi.by_hosts import NetworkHosts
 from nova.service.periodic import Periodic

@@ -20,10 +20,10 @@ from nova.conf import CONF
 from nova.context import RequestContext
 from nova.network.base import OutsidePort
 from nova.network.neutron.api import NeutronApi, NotAllowed, Raw
-from nova.network.neutron.groups import NeutronGroups
+from nova.network.neutron.proxies import NeutronFloatingIps, NeutronGroups, NeutronNetworks
 from nova.objects.hosts.service import BARE_METAL
 from nova.objects.networks.network import SLAAC, VIF, FixedIp, HostRoute, NetworkRequest
-from nova.objects.servers.external_event import ExternalEvent
+from nova.objects.servers.guest import ExternalEvent
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.contexts import ServiceControl
 
@@ -50,15 +50,21 @@ class NeutronAllocator:
     def groups(self) -> NeutronGroups:
         return NeutronGroups(self._api)
 
+    @functools.cached_property
+    def networks(self) -> NeutronNetworks:
+        return NeutronNetworks(self._api)
+
+    @functools.cached_property
+    def floating_ips(self) -> NeutronFloatingIps:
+        return NeutronFloatingIps(self._api)
+
     def of_server(self, ctl: ServiceControl) -> NeutronServerInterfaces:
         return NeutronServerInterfaces(self._api, ctl)
 
     def validate(self, ctx: RequestContext, project_id: str, wanted: Sequence[NetworkRequest] | None,
                  auto: bool = False) -> list[NetworkRequest]:
         if wanted is None:
-            networks = [*self._api.list(ctx, "networks", ctx.auth_token, tenant_id=project_id, shared=False),
-                        *self._api.list(ctx, "networks", ctx.auth_token, shared=True)]
-            usable = list(dict.fromkeys(network["id"] for network in networks))
+            usable = [network["id"] for network in self._api.usable_networks(ctx, project_id)]
             if len(usable) > 1:
                 raise exception.NetworkAmbiguous()
             if auto and not usable:

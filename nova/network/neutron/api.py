@@ -84,9 +84,13 @@ class _Topology(TypedDict):
     id: _Id
 
 
-class _FloatingIp(TypedDict):
-    port_id: str | None
-    floating_ip_address: Annotated[str, Meta(max_length=64)]
+class _FloatingIp(TypedDict, total=False):
+    id: Required[_Id]
+    port_id: Required[str | None]
+    floating_ip_address: Required[Annotated[str, Meta(max_length=64)]]
+    floating_network_id: _Id
+    fixed_ip_address: str | None
+    tenant_id: str | None
 
 
 class _QosRule(TypedDict):
@@ -130,6 +134,7 @@ class _SecurityGroup(TypedDict, total=False):
 _SHAPES: dict[str, Any] = {
     "port": _Port, "ports": list[_Port], "network": _Network, "networks": list[_Network], "subnets": list[_Subnet],
     "binding": _Binding, "auto_allocated_topology": _Topology, "floatingips": list[_FloatingIp],
+    "floatingip": _FloatingIp,
     "quota": _Quota, "policy": _QosPolicy,
     "security_group": _SecurityGroup, "security_groups": list[_SecurityGroup], "security_group_rule": _Rule,
     "extensions": list[_Extension]}
@@ -193,13 +198,24 @@ class NeutronApi:
 
     def floating_addresses(self, ctx: RequestContext, ports: Sequence[str]) -> dict[str, str]:
         """Return the floating IP addresses of ports, by port. There are none without the extension for routers."""
-        if not ports or not self.has(ctx, _ROUTERS):
-            return {}
-        rows = [row for first in range(0, len(ports), _IDS_PER_QUERY)
-                for row in self.list(ctx, "floatingips", port_id=ports[first:first + _IDS_PER_QUERY])]
+        rows = self._list_by(ctx, "floatingips", "port_id", ports) if ports and self.has(ctx, _ROUTERS) else []
         # A port with several fixed addresses may have several ones: always the same is shown.
         return {row["port_id"]: row["floating_ip_address"] for row in
                 sorted(rows, key=lambda row: str(row["floating_ip_address"]), reverse=True)}
+
+    def ports_by_id(self, ctx: RequestContext, ports: Sequence[str]) -> dict[str, Raw]:
+        """Return these ports, as far as they exist, by id."""
+        return {port["id"]: port for port in self._list_by(ctx, "ports", "id", ports)}
+
+    def _list_by(self, ctx: RequestContext, kind: str, field: str, values: Sequence[str]) -> Sequence[Raw]:
+        return [row for first in range(0, len(values), _IDS_PER_QUERY)
+                for row in self.list(ctx, kind, None, **{field: values[first:first + _IDS_PER_QUERY]})]
+
+    def usable_networks(self, ctx: RequestContext, project_id: str) -> Sequence[Raw]:
+        """Return the networks of a project and the shared ones, with the rights of the caller."""
+        networks = [*self.list(ctx, "networks", ctx.auth_token, tenant_id=project_id, shared=False),
+                    *self.list(ctx, "networks", ctx.auth_token, shared=True)]
+        return list({network["id"]: network for network in networks}.values())
 
     def guarantees(self, ctx: RequestContext, network_id: str) -> bool:
         """Return True if ports of a network get a minimum bandwidth or packet rate, which Nova would have to claim."""
@@ -253,31 +269,17 @@ class NeutronApi:
             raise exception.UnableToAutoAllocateNetwork(project_id=project_id) from error
         return str(topology["id"])
 
-    # --- security groups, with the caller's token ------------------------------------------------------
-    def group(self, ctx: RequestContext, method: str, uuid: str = "", body: Raw | None = None) -> Raw:
-        """Get, create, update or delete a security group. Raises SecurityGroupNotFound."""
-        more: dict[str, Any] = {"json": {"security_group": body}} if body is not None else {}
+    def as_caller(self, ctx: RequestContext, method: str, kind: str, missing: exception.NotFound, uuid: str = "",
+                  body: Raw | None = None) -> Raw:
+        """Create, get, update or delete a row of this kind (security_group, security_group_rule or floatingip) with the
+        caller's token. Raises ``missing``."""
+        path = f"/{kind.replace('_', '-')}s{'/' if uuid else ''}{uuid}"
+        more: dict[str, Any] = {"json": {kind: body}} if body is not None else {}
         try:
             return self._request(  # type: ignore[no-any-return]
-                ctx, method, f"/security-groups{'/' if uuid else ''}{uuid}",
-                "" if method == "DELETE" else "security_group", ctx.auth_token, **more)
+                ctx, method, path, "" if method == "DELETE" else kind, ctx.auth_token, **more)
         except exception.NotFound as error:
-            raise exception.SecurityGroupNotFound(security_group_id=uuid) from error
-
-    def create_rule(self, ctx: RequestContext, body: Raw) -> Raw:
-        """Add a rule to a security group. Raises SecurityGroupNotFound."""
-        try:
-            return self._request(ctx, "POST", "/security-group-rules", "security_group_rule",  # type: ignore[no-any-return]
-                                 ctx.auth_token, json={"security_group_rule": body})
-        except exception.NotFound as error:
-            raise exception.SecurityGroupNotFound(security_group_id=body["security_group_id"]) from error
-
-    def delete_rule(self, ctx: RequestContext, uuid: str) -> None:
-        """Delete a rule. Raises SecurityGroupRuleNotFound."""
-        try:
-            self._request(ctx, "DELETE", f"/security-group-rules/{uuid}", "", ctx.auth_token)
-        except exception.NotFound as error:
-            raise exception.SecurityGroupRuleNotFound(rule_id=uuid) from error
+            raise missing from error
 
     # --- bindings to further hosts (extension binding-extended) ----------------------------------------
     def create_binding(self, ctx: RequestContext, port: str, wanted: Raw) -> Raw:

@@ -15,7 +15,7 @@ from nova.objects.servers.console import MKS, VNC, ConsoleAddress
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
-from nova.virt import console_logs
+from nova.virt import serial_ports
 from nova.virt.driver import rescue_disk_gb
 from nova.virt.guest_locks import LOCK_TIMEOUT
 from nova.virt.vmware import errors, specs
@@ -167,7 +167,7 @@ class Power(Role, guest_driver.Power):
 
 class Consoles(Role, guest_driver.Consoles):
     def output(self, instance: Instance, lines: int | None = None) -> bytes:
-        return console_logs.output([console_log(instance.uuid)], instance.uuid, lines)
+        return serial_ports.output([console_log(instance.uuid)], instance.uuid, lines)
 
     def address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
         machine = self._guests.machine(uuid)

@@ -79,6 +79,13 @@ class NeutronServer:
             return self._create_port(wanted)
         if kind == "security-groups":
             return self._add(kind, tenant_id=project, **wanted)
+        if kind == "floatingips":
+            taken = {row["floating_ip_address"] for row in self.rows[kind].values()}
+            free = [address for number in (7, 8) if (address := f"203.0.113.{number}") not in taken]
+            if not free:
+                raise _Refused(409, "IpAddressGenerationFailure", "No more IP addresses available on the network.")
+            return self._add(kind, **{"port_id": None, "fixed_ip_address": None, "tenant_id": project, **wanted,
+                                      "floating_ip_address": free[0]})
         if kind == "security-group-rules":
             if wanted["security_group_id"] not in self.rows["security-groups"]:
                 raise _Refused(404, "SecurityGroupNotFound", "Security group does not exist")
@@ -131,7 +138,8 @@ class NeutronServer:
 
     def _visible(self, kind, project):
         return [row for row in self.rows[kind].values()
-                if project is None or row.get("shared") or row.get("tenant_id", project) == project]
+                if project is None or row.get("shared") or row.get("router:external")
+                or row.get("tenant_id", project) == project]
 
     def _answer_binding(self, method, port, host, verb, body):
         """Return (status, body) of a request about the bindings of a port (extension binding-extended)."""

@@ -18,7 +18,7 @@ from oslo_messaging._tracing.client import oslo_messaging_tracing
 from nova import bus, context, exception
 from nova.bus.driver.driver import Driver
 from nova.bus.oslo import driver_of
-from nova.conf import rpc
+from nova.conf import base
 from tests.integration.bus.bus_desk import configure
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
@@ -65,7 +65,7 @@ def connect(rabbitmq: Rabbit, tmp_path: pathlib.Path) -> Iterator[Connect]:
     def new(driver: str, **rabbit: int) -> Any:
         options = cfg.ConfigOpts()
         options(["--config-file", str(configure(tmp_path, vhost, **rabbit))])
-        options.register_opts(rpc.OPTIONS["rpc"], group="rpc")
+        options.register_opts(base.OPTIONS["rpc"], group="rpc")
         options.register_opts(oslo_messaging_metrics, "oslo_messaging_metrics")
         options.register_opts(oslo_messaging_tracing, "oslo_messaging_tracing")
         options.set_override("rabbit_driver", driver, group="rpc")

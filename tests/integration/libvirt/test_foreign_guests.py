@@ -1,9 +1,10 @@
-"""Guests of other architectures, emulated on this host, to their login prompts.
+"""Guests of other architectures, emulated on this host, and guests that boot by UEFI, to their login prompts.
 
-Run with ``pytest -m slow``; requires qemu-system-arm with qemu-efi-aarch64, qemu-system-ppc or qemu-system-misc."""
+Run with ``pytest -m slow``; requires qemu-system-arm with qemu-efi-aarch64, qemu-system-ppc, qemu-system-misc, ovmf."""
 
 from __future__ import annotations
 
+import base64
 import pathlib
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from nova.metadata import config_drive
+from nova.metadata.settings import MetadataSettings
 from nova.objects.requirements.hardware_values import architecture_trait
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt.xml.guest_platforms import platform_of
@@ -46,3 +49,39 @@ def test_guest_of_another_architecture_boots(driver: Any, libvirt_daemon: Privat
     assert root.find("os/type").get("arch") == architecture
     driver.power.off(instance)
     shutil.rmtree(place)
+
+
+# Prints that the kernel was started by UEFI, and what it knows about secure boot.
+SCRIPT = b"""#!/bin/sh
+ls -d /sys/firmware/efi
+dmesg | grep -i 'secure boot'
+"""
+
+
+@pytest.fixture(name="uefi_image", scope="module")
+def uefi_image_fixture(libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path) -> pathlib.Path:
+    image = pathlib.Path(libvirt_daemon.place, "uefi.qcow2")
+    subprocess.run([pathlib.Path(__file__).with_name("uefi_image.sh"), guest_image, image], check=True, timeout=300)
+    return image
+
+
+@pytest.mark.skipif(not pathlib.Path("/usr/share/OVMF/OVMF_CODE_4M.ms.fd").exists() or not shutil.which("mcopy"),
+                    reason="needs ovmf and mtools")
+@pytest.mark.parametrize(("machine", "secure"), [("pc", ""), ("q35", ""), ("q35", "required"), ("", "required")])
+def test_guest_boots_by_uefi(driver: Any, uefi_image: pathlib.Path, tmp_path: pathlib.Path, machine: str,
+                             secure: str) -> None:
+    assert {"COMPUTE_FIRMWARE_UEFI", "COMPUTE_SECURITY_UEFI_SECURE_BOOT"} <= set(driver.nodes()[0].provider.traits)
+    properties = {"hw_firmware_type": "uefi", "hw_cdrom_bus": "scsi", "hw_machine_type": machine,
+                  "os_secure_boot": secure}
+    instance = server({name: value for name, value in properties.items() if value}, flavor={"memory_mb": 256},
+                      user_data=base64.b64encode(SCRIPT).decode())
+    drive = tmp_path / "drive.iso"
+    config_drive.build(instance, str(drive), MetadataSettings())
+    files = BootFiles(root=str(uefi_image), root_format="qcow2", config_drive=str(drive))
+    driver.disks.prepare(instance, files)
+    driver.guests.spawn(instance, files)
+    wait_for_console(driver, instance, b"login:", seconds=120)
+    log = wait_for_console(driver, instance, b"user-data ended", seconds=30)
+    assert b"/sys/firmware/efi\r\n" in log
+    assert (b"Secure boot enabled" in log) == bool(secure)
+    driver.power.off(instance)

@@ -9,7 +9,7 @@ import pytest
 from nova.conf import CONF
 from nova.network.linux.dhcp import DhcpServer
 from nova.network.linux.state_files import StateFiles
-from nova.objects.networks.floating_ip_dns import ServedDomain
+from nova.objects.networks.network import ServedDomain
 from tests.integration.network.linuxnet_lab import Net, needs_root, rules, wait
 
 pytestmark = [needs_root, pytest.mark.root]

@@ -22,8 +22,7 @@ from nova.objects.base import new_uuid, utcnow
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
 from nova.objects.hosts.scheduling import FleetDelta, Selection
 from nova.objects.images.image import Image
-from nova.objects.networks.floating_ip_dns import ServedDomain
-from nova.objects.networks.network import FilterRule, GroupFilter, Peers, RuleSet
+from nova.objects.networks.network import FilterRule, GroupFilter, Peers, RuleSet, ServedDomain
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.volume import VolumeRemoval
 from tests.statement_counter import StatementCounter

@@ -10,7 +10,7 @@ import pytest
 from nova import conf
 from nova.network.linux import dhcp
 from nova.network.linux.dhcp import DnsRecords
-from nova.objects.networks.floating_ip_dns import ServedDomain
+from nova.objects.networks.network import ServedDomain
 
 
 @pytest.fixture

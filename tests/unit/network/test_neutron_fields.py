@@ -56,11 +56,21 @@ def use_groups(groups, ctx):
                  SecurityGroupRule(parent_group_id=0, protocol="icmp", from_port=-1, to_port=-1, cidr="0.0.0.0/0"),
                  SecurityGroupRule(parent_group_id=0, group_uuid=made.uuid)):
         groups.add_rule(ctx, msgspec.structs.replace(rule, parent_uuid=made.uuid))
-    assert len(groups.update(ctx, made.uuid, "mail", "").rules) == 3
+    assert len(groups.update(ctx, 0, "mail", "", uuid=made.uuid).rules) == 3
     assert {group.name for group in groups.index(ctx, "p")} >= {"mail"}
-    for rule in groups.get(ctx, made.uuid).rules:
-        groups.delete_rule(ctx, rule.uuid)
-    groups.delete(ctx, made.uuid)
+    for rule in groups.get(ctx, 0, uuid=made.uuid).rules:
+        groups.delete_rule(ctx, 0, uuid=rule.uuid)
+    groups.delete(ctx, 0, uuid=made.uuid)
+
+
+def use_floating_ips(floating_ips, ctx):
+    """Allocate a floating IP address, associate it with the server of the only port "other", and release it."""
+    assert "nova" in floating_ips.pools(ctx)
+    made = floating_ips.allocate(ctx, "p")
+    floating_ips.give(ctx, "other", made.address)
+    assert "other" in [floating_ip.instance_uuid for floating_ip in floating_ips.index(ctx, "p")]
+    floating_ips.take(ctx, "other", made.address)
+    floating_ips.release(ctx, made.uuid)
 
 
 def run_everything(neutron):
@@ -105,6 +115,11 @@ def run_everything(neutron):
     assert [event.name for event in events] == ["network-changed"], "the row lacks the floating address"
     assert allocator.ports_at(control.ctx, "host3") == allocator.ports_of_servers(control.ctx, [UUID])
     use_groups(allocator.groups, control.ctx)
+    neutron.network("nova", cidr=None, **{"router:external": True})
+    other = neutron.port(blue, device_id="other")["id"]
+    use_floating_ips(allocator.floating_ips, control.ctx)
+    del neutron.rows["ports"][other]
+    assert [network.label for network in allocator.networks.index(control.ctx, "p")].count("blue") == 1
     interfaces.unbind()
     interfaces.release()
     assert [port["id"] for port in neutron.ports()] == [port]
@@ -120,7 +135,7 @@ def test_neutron_fields_are_used_refused_or_listed(neutron, monkeypatch):
     assert (recorder.read["Quota"], recorder.read["Usage"]) == ({"port"}, {"limit", "used", "reserved"})
     assert (recorder.read["QosPolicy"], recorder.read["QosRule"]) == ({"rules"}, {"type"})
     assert recorder.read["Binding"] == {"vif_type", "vif_details"}
-    assert recorder.read["FloatingIp"] == {"port_id", "floating_ip_address"}
+    assert recorder.read["FloatingIp"] == set(typing.get_type_hints(api._FloatingIp))
     assert recorder.read["SecurityGroup"] == {"id", "name", "description", "tenant_id", "security_group_rules"}
     assert recorder.read["Rule"] == set(typing.get_type_hints(api._Rule))
     assert (recorder.read["FixedIp"], recorder.read["Route"]) == (

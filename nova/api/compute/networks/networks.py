@@ -1,4 +1,4 @@
-"""os-networks and os-tenant-networks: the networks of the embedded driver (2.1 to 2.35)."""
+"""os-networks and os-tenant-networks (2.1 to 2.35). Networks of Neutron have no fields but their id and label."""
 
 import ipaddress
 from typing import Any
@@ -10,18 +10,20 @@ from nova.api.validation.types import ANY, ANY_QUERY, INTEGER, INTEGER_OR_NULL, 
 from nova.objects.networks.network import Network
 
 
-def _subnet(network: Network) -> ipaddress.IPv4Network:
-    return ipaddress.IPv4Network(network.cidr, strict=False)
+def _subnet(network: Network, part: str) -> str | None:
+    return str(getattr(ipaddress.IPv4Network(network.cidr, strict=False), part)) if network.cidr else None
 
 
 def _dns(network: Network, number: int) -> str | None:
     return network.dns[number - 1] if len(network.dns) >= number else None
 
 
+_CIDR = Out("cidr", STRING_OR_NULL, lambda network, _req: network.cidr or None)
 _BASIC = [
-    Out("id", UUID, "uuid"), Out("label", STRING), Out("cidr", STRING),
-    Out("netmask", STRING, lambda network, _req: str(_subnet(network).netmask)), Out("gateway", STRING_OR_NULL),
-    Out("broadcast", STRING, lambda network, _req: str(_subnet(network).broadcast_address)),
+    Out("id", UUID, "uuid"), Out("label", STRING), _CIDR,
+    Out("netmask", STRING_OR_NULL, lambda network, _req: _subnet(network, "netmask")),
+    Out("gateway", STRING_OR_NULL, lambda network, _req: network.gateway or None),
+    Out("broadcast", STRING_OR_NULL, lambda network, _req: _subnet(network, "broadcast_address")),
     Out("dns1", STRING_OR_NULL, lambda network, _req: _dns(network, 1)),
     Out("dns2", STRING_OR_NULL, lambda network, _req: _dns(network, 2)), Out("cidr_v6", STRING_OR_NULL),
     Out("gateway_v6", STRING_OR_NULL),
@@ -40,7 +42,7 @@ NETWORK = View([
     *(Out(name, ANY, lambda _network, _req: None) for name in (
         "updated_at", "deleted", "deleted_at", "injected", "multi_host", "priority", "rxtx_base", "share_address",
         "vpn_private_address", "vpn_public_address", "vpn_public_port"))])
-TENANT = View([Out("id", UUID, "uuid"), Out("label", STRING), Out("cidr", STRING)])
+TENANT = View([Out("id", UUID, "uuid"), Out("label", STRING), _CIDR])
 
 
 def _view(req: Request) -> View:

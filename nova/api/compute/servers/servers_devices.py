@@ -9,7 +9,7 @@ from nova import exception
 from nova.api.request import is_true, whole
 from nova.api.validation.formats import is_uuid
 from nova.conf import CONF
-from nova.conf.volume import EMBEDDED
+from nova.conf.storage import EMBEDDED
 from nova.objects.images.image import Image
 from nova.objects.requirements import hardware
 from nova.objects.requirements.local_disks import FILE_SYSTEMS

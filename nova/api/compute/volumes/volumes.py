@@ -9,7 +9,7 @@ from nova.api.validation.fields import Array, Field, Object, Out, Plain, View, l
 from nova.api.validation.formats import is_uuid
 from nova.api.validation.types import ANY_QUERY, BOOLEAN, INTEGER, OFFSET_QUERY, OPEN, STRING, STRING_OR_NULL
 from nova.conf import CONF
-from nova.conf.volume import EMBEDDED
+from nova.conf.storage import EMBEDDED
 from nova.objects.base import new_uuid
 from nova.objects.volumes import volume as volume_states
 from nova.objects.volumes.volume import SnapshotRequest, Volume, VolumeSnapshot

@@ -31,7 +31,7 @@ from nova.objects.hosts.placement import (
     ProviderFilter,
     RequestedGroup,
 )
-from nova.objects.networks.floating_ip_dns import Domain
+from nova.objects.networks.network import Domain
 from nova.objects.servers.console import ConsoleSession
 from nova.rpcapi import Interface
 from tests.unit.conductor.books import Books

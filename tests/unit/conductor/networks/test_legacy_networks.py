@@ -17,8 +17,7 @@ from nova.conductor.endpoints.networks import (
 )
 from nova.db.networks import fixed_ips
 from nova.objects.base import new_uuid
-from nova.objects.networks.floating_ip_dns import Domain, Entry
-from nova.objects.networks.network import DefaultRule, Network
+from nova.objects.networks.network import DefaultRule, Domain, Entry, Network
 from tests.unit.conductor.books import Books, ctx, server
 
 

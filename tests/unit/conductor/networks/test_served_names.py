@@ -8,7 +8,7 @@ from nova.conductor.endpoints.by_hosts import NetworkHosts
 from nova.conductor.endpoints.networks import FloatingIpDns
 from nova.db.hosts import aggregates, services
 from nova.db.networks import floating_ip_dns
-from nova.objects.networks.floating_ip_dns import Domain, Entry, ServedDomain
+from nova.objects.networks.network import Domain, Entry, ServedDomain
 from tests.unit.conductor.books import Books, ctx
 
 
