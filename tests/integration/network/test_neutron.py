@@ -11,6 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from nova import exception
+from nova.conf import CONF, register, register_external_services
+from nova.context import RequestContext
+from nova.network.neutron.api import NeutronApi
+from nova.network.neutron.proxies import NeutronFloatingIps, NeutronNetworks
 from tests.integration.databases import Server
 from tests.integration.hosts.two_hosts import RealHosts, needs_hosts, real_hosts
 from tests.integration.network.neutron_lab import NeutronLab, needs_neutron, neutron_lab
@@ -131,6 +136,40 @@ def test_live_migrated_guest_keeps_answering(cloud: RealCloud, lab: NeutronLab) 
     cloud.nova.delete_all(60)
     lab.ask("DELETE", f"/ports/{probe['id']}")
     cloud.nova.audit()
+
+
+def test_floating_ips_and_networks_are_those_of_neutron(lab: NeutronLab) -> None:
+    """Neutron of the lab has no authentication, so that the caller is an administrator without a project."""
+    register(CONF)
+    register_external_services()
+    CONF.set_override("endpoint_override", lab.url, group="neutron")
+    public = lab.ask("POST", "/networks", {"network": {
+        "name": "public", "tenant_id": PROJECT, "router:external": True}})["network"]["id"]
+    lab.ask("POST", "/subnets", {"subnet": {"network_id": public, "cidr": "203.0.113.0/28", "ip_version": 4,
+                                            "tenant_id": PROJECT}})
+    private = lab.network(PROJECT, "10.96.0.0/24")
+    subnet, = lab.ask("GET", f"/networks/{private}")["network"]["subnets"]
+    router = lab.ask("POST", "/routers", {"router": {
+        "name": "r", "tenant_id": PROJECT, "external_gateway_info": {"network_id": public}}})["router"]["id"]
+    lab.ask("PUT", f"/routers/{router}/add_router_interface", {"subnet_id": subnet})
+    ctx = RequestContext(overwrite=False, auth_token="t", project_id=PROJECT)
+    floating_ips, networks = NeutronFloatingIps(NeutronApi()), NeutronNetworks(NeutronApi())
+    assert floating_ips.pools(ctx) == ["public"]
+    assert networks.get(ctx, private).label == "ovn"
+    assert private in [network.uuid for network in networks.index(ctx, PROJECT)]
+    made = floating_ips.allocate(ctx, PROJECT, "public")
+    assert (made.pool, made.instance_uuid, made.address[:10]) == ("public", None, "203.0.113.")
+    port = lab.port(private, PROJECT, device_id="server", device_owner="compute:nova")
+    floating_ips.give(ctx, "server", made.address)
+    shown, = floating_ips.index(ctx)
+    fixed = lab.ask("GET", f"/ports/{port}")["port"]["fixed_ips"][0]["ip_address"]
+    assert (shown.uuid, shown.instance_uuid, shown.fixed_address) == (made.uuid, "server", fixed)
+    floating_ips.take(ctx, "server", made.address)
+    assert floating_ips.get(ctx, made.uuid).instance_uuid is None
+    floating_ips.release(ctx, made.uuid)
+    with pytest.raises(exception.FloatingIpNotFound):
+        floating_ips.release(ctx, made.uuid)
+    CONF.clear_override("endpoint_override", group="neutron")
 
 
 def _switch_ports(cloud: RealCloud) -> list[str]:
