@@ -55,28 +55,31 @@ class BoundedConnection(amqp.Connection):  # type: ignore[misc]
         made.seconds_left = self.seconds_left
         return made
 
-    def blocking_read(self, timeout: float | None = None) -> Any:
-        """Read and handle one frame. The deadline of the connection replaces the timeout."""
-        kind, channel, payload = frame = self.transport.read_frame()
-        if self._delivery is not None and channel:
-            self.bytes_recv += 1
-            delivery = self._delivery
+    def blocking_read(self, timeout: float | None = None) -> bool:
+        """Read and handle at least one frame, and all that have arrived with it. Return True if one of them was a
+        complete method. The deadline of the connection replaces the timeout."""
+        transport, handled = self.transport, False
+        frame = transport.read_frame()
+        while frame is not None:
+            handled |= bool(self._handle(*frame))
+            frame = transport.buffer.next()
+        return handled
+
+    def _handle(self, kind: int, channel: int, payload: bytes) -> Any:
+        delivery = self._delivery
+        if delivery is not None and channel:
             body = delivery.add(kind, payload)
             if body is not None:
                 self._delivery = None
                 self.on_delivered(delivery.tag, body)  # type: ignore[misc]
-            return None
-        if kind == frames.METHOD:
-            method = payload[:4]
-            if method == frames.DELIVER and self.on_delivered:
-                self.bytes_recv += 1
-                self._delivery = frames.Delivery(frames.delivery_tag(payload))
-                return None
-            if method == frames.ACK and self.on_confirmed:
-                self.bytes_recv += 1
-                self.on_confirmed(frames.number(payload))
-                return None
-        return self.on_inbound_frame(frame)
+        elif kind == frames.METHOD and payload.startswith(frames.DELIVER) and self.on_delivered is not None:
+            self._delivery = frames.Delivery(frames.delivery_tag(payload))
+        elif kind == frames.METHOD and payload.startswith(frames.ACK) and self.on_confirmed is not None:
+            self.on_confirmed(frames.number(payload))
+        else:
+            return self.on_inbound_frame((kind, channel, payload))
+        self.bytes_recv += 1  # heartbeat_tick() expects something from the broker
+        return True
 
     def send(self, data: bytes) -> None:
         """Send frames."""
@@ -162,6 +165,8 @@ class Connection:
         made.connect()
         self._poll = select.poll()
         self._poll.register(made.sock, select.POLLIN)
+        self._number, self._buffer = made.sock.fileno(), made.transport.buffer
+        self._pending: Callable[[], int] | None = getattr(made.sock, "pending", None)  # of TLS
         try:
             self.channel: amqp.Channel = made.channel()
         except ERRORS:
@@ -179,20 +184,19 @@ class Connection:
         self._poll.register(file, select.POLLIN)
 
     def handle(self, seconds: float) -> bool:
-        """Handle one incoming frame; return False if none came in ``seconds``, or the connection was woken."""
+        """Handle the frames that have arrived. Return False if none came in ``seconds``, or the connection was woken.
+        """
         if not self.buffered():
             ready = self._poll.poll(max(0, int(seconds * 1000)))
-            sock = self.amqp.sock.fileno()
-            if not any(number == sock for number, _event in ready):
+            if not any(number == self._number for number, _event in ready):
                 return False
-        # Read one frame: drain_events() would wait for another one after each heartbeat of the broker.
+        # Not drain_events(), which would wait for another frame after each heartbeat of the broker.
         self.amqp.blocking_read()
         return True
 
     def buffered(self) -> bool:
         """Return True if more was received than was handled."""
-        pending = getattr(self.amqp.sock, "pending", None)  # of TLS
-        return bool(self.amqp.transport.buffer or (pending and pending()))
+        return bool(self._buffer) or (self._pending is not None and self._pending() > 0)
 
     def publish(self, message: Outgoing, expiration: int | None) -> None:
         """Send a message without waiting for its confirmation. ``expiration``: milliseconds; None for none."""
