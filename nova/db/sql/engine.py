@@ -22,7 +22,7 @@ from oslo_db import exception as db_exception
 from oslo_db.sqlalchemy import exc_filters
 
 from nova import context, exception
-from nova.db.sql import clock, errors, limits, mariadb, prepared
+from nova.db.sql import clock, errors, hot, limits, mariadb, prepared
 from nova.service.fair_pool import FairSemaphore
 from nova.telemetry import metrics
 
@@ -280,6 +280,7 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
     if parsed.get_driver_name() == "pymysql":
         mariadb.share_contexts(engine)
     errors.hide_values(engine)
+    hot.raise_errors(engine)
     if engine.dialect.driver == "psycopg2":
         prepared.Preparer(engine)
     errors.reconnect_when_read_only(engine)
