@@ -19,7 +19,7 @@ _Process = Callable[[Any], Any]
 
 
 class Execution:
-    """One execution, for listeners: the part of SQLAlchemy's ExecutionContext that Nova's listeners use."""
+    """Context of one execution, for listeners: the part of SQLAlchemy's ExecutionContext that Nova's listeners use."""
 
     __slots__ = ("compiled", "compiled_parameters", "isinsert", "isupdate", "root_connection")
 
