@@ -22,9 +22,8 @@ _IMPLIED = {"admin": ("manager", "member", "reader"), "manager": ("member", "rea
 NOAUTH_PROJECT = "0" * 31 + "1"
 
 
-class Unauthorized(exception.NovaException):
-    code = 401
-    template = "The request you have made requires authentication."
+class Unauthorized(exception.NovaException, code=401,
+                   template="The request you have made requires authentication."): ...
 
 
 def is_public(path: str) -> bool:

@@ -6,10 +6,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova.conf import CONF
-from nova.db import tables
 from nova.db.sql import clock
-
-SERVICES = tables.services
+from nova.db.tables import services as SERVICES
 
 
 def is_alive(row: sa.Row[Any], now: datetime.datetime) -> bool:

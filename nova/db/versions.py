@@ -7,10 +7,8 @@ at least as new as their version.
 
 import sqlalchemy as sa
 
-from nova.db import tables
 from nova.db.sql import clock, rows
-
-TABLE = tables.versions
+from nova.db.tables import versions as TABLE
 
 _UPDATE = sa.update(TABLE).where(TABLE.c.name == sa.bindparam("this")).values(version=sa.case(
     (TABLE.c.version < sa.bindparam("now"), sa.bindparam("now")), else_=TABLE.c.version + 1))
