@@ -64,11 +64,15 @@ def test_lengths_of_an_insert_in_batches_are_checked_once(core: Books) -> None:
             measured.append(self)
             return super().__len__()
 
-    batches = []
-    sa.event.listen(core.db.engine, "before_cursor_execute", lambda *arguments: batches.append(arguments[2]))
+    def note(*arguments: Any) -> None:
+        batches.append(arguments[2])
+
+    batches: list[str] = []
     rows = [{"project_id": Text(f"p{number}"), "user_id": "", "limits": {}} for number in range(2100)]
     insert = sa.insert(tables.quotas).returning(tables.quotas.c.project_id)
+    sa.event.listen(core.db.engine, "before_cursor_execute", note)
     core.db.write(lambda connection: connection.execute(insert, rows))
+    sa.event.remove(core.db.engine, "before_cursor_execute", note)
     assert len(batches) > 2
     assert len(measured) == len(rows)
 
