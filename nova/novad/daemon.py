@@ -139,7 +139,7 @@ class Daemon:
             changes: list[Change] = []
             try:
                 if here or not names:
-                    changes = self.deployer.ordered(history.changes_back(self.journal, here, to))
+                    changes = history.changes_back(self.journal, here, to)
             except Nothing:
                 if not elsewhere & set(names or elsewhere):
                     raise
@@ -327,8 +327,7 @@ class Daemon:
             for name in self.deployer.order(current):
                 if self.deployer.awaited:
                     return  # A slow runtime must not block changes while all components are checked.
-                if current[name].wanted:
-                    self._check_component(current[name])
+                self._check_component(current[name])
 
     def _check_component(self, deployed: Deployed) -> None:
         name, container = deployed.name, self.deployer.containers.name(deployed.name)

@@ -253,15 +253,11 @@ class Containers:
         """Create and start the previous containers, and wait for their health checks."""
         previous = [change.before for change in changes if change.before is not None]
         for before in previous:
-            if before.wanted:
-                progress(before.name, "undo: starting the previous version")
-                self.begin(before)
-            elif self.runtime.find(self.name(before.name)) is None:
-                self.make(before)
+            progress(before.name, "undo: starting the previous version")
+            self.begin(before)
         for before in previous:
             try:
-                if before.wanted:
-                    self.wait(before)
+                self.wait(before)
             except Failed as error:
                 LOG.warning("The restored version of component %s is running, but not healthy: %s", before.name, error)
 

@@ -134,11 +134,10 @@ class Deployer:
                 component = component.of_version(wanted[name])
             changes.append(Change(name=name, before=current.get(name),
                                   after=Deployed(name=name, component=component, image="")))
-        there = {*current, *(change.name for change in changes)} - {
-            change.name for change in changes if not change.after}
+        after = {**current, **{change.name: change.after for change in changes}}
         for name, component in [(change.name, change.after.component) for change in changes if change.after]:
             required = dict.fromkeys([*component.depends, *component.data_of])
-            if lacking := [other for other in required if other not in there]:
+            if lacking := [other for other in required if not after.get(other)]:
                 raise Refused(f"{name} depends on components that are not deployed: {', '.join(lacking)}. "
                               "Deploy these, too (without names: all components). Nothing was changed.")
         return changes
@@ -167,11 +166,6 @@ class Deployer:
             order = in_order({name: depends if components[name] == file.get(name) else []
                               for name, depends in dependencies.items()})
         return [name for name in order if name in wanted]
-
-    def ordered(self, changes: Mapping[str, Change]) -> list[Change]:
-        """Sort by dependencies, including those of components of a rollback that the platform file lacks."""
-        return [changes[name] for name in self.order(changes, [
-            change.after or change.before for change in changes.values()])]
 
     def run(self, kind: str, changes: Sequence[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
         """Execute a deployment. Raises Busy, Refused, ImageFault (nothing changed), Failed (state restored)."""
@@ -281,7 +275,7 @@ class Deployer:
                     raise Refused(f"{component.image}:{component.tag} is not the image that was deployed: the registry "
                                   f"has {image.digest}, the recorded digest is {recorded}. If that is intended: nova "
                                   f"deploy {change.name}={component.tag}@{image.digest}. Nothing was changed.")
-                if kind == DEPLOY and before is not None and before.wanted and before.image == image.ident and (
+                if kind == DEPLOY and before is not None and before.image == image.ident and (
                         msgspec.structs.replace(before.component, digest=component.digest) == component):
                     progress(change.name, "is up to date")
                     continue
@@ -292,7 +286,9 @@ class Deployer:
             for owner in change.after.component.data_of if change.after else ():
                 if owner in current and owner not in fetched:
                     fetched[owner] = Change(name=owner, before=current[owner], after=current[owner])
-        return self.ordered(fetched)
+        # Components of a rollback may have dependencies that the platform file lacks.
+        return [fetched[name] for name in self.order(fetched, [
+            change.after or change.before for change in fetched.values()])]
 
     def _check(self, kind: str, changes: Sequence[Change], drop_data: bool) -> None:
         """Check all conditions that can be checked before a component stops. Raises Refused, ImageFault, Invalid."""

@@ -31,7 +31,7 @@ _DIGEST = "digest "  # Prefix of facts in the journal.
 _RECORDED = 100  # Number of deployments read at a time when the states of an older journal are recorded.
 
 
-def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict[str, Change]:
+def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> list[Change]:
     """Return the changes that return components (default: all) to a former state, with image and data. ``to``: a
     deployment, after which the component had that state; None: the parent of the current state. Raises NotKnown;
     Nothing if no component has such a state; Refused if its backup was removed."""
@@ -51,7 +51,7 @@ def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict
         ends[name] = next(past_state.deployment for past_state in states if past_state.deployment > state.deployment)
         backup = _backup(journal, name, ends[name])
         changes[name] = Change(name=name, before=current[name], restore=backup, state=state.deployment,
-                               after=msgspec.structs.replace(_deployed(journal, state), wanted=True))
+                               after=_deployed(journal, state))
     if not changes:
         raise Nothing("Nothing to roll back to: no other deployment of "
                       f"{', '.join(chosen) or 'any component'}{f' up to {to}' if to else ''} exists.")
@@ -61,7 +61,7 @@ def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict
                 ends[owner] = end
                 former = changes.get(owner, Change(name=owner, before=current[owner], after=current[owner]))
                 changes[owner] = msgspec.structs.replace(former, restore=backup)
-    return changes
+    return list(changes.values())
 
 
 def changes_restored(journal: Journal, ident: int) -> list[Change]:
@@ -74,10 +74,8 @@ def changes_restored(journal: Journal, ident: int) -> list[Change]:
     current = journal.components().get(backup.component)
     if current is None:
         raise Refused(f"Component {backup.component} is not deployed: deploy it before its data are restored.")
-    change = _change(journal, backup.writer, backup.component)
-    after = change.after if change is not None and change.after is not None else current
-    return [Change(name=backup.component, before=current, after=msgspec.structs.replace(after, wanted=True),
-                   restore=ident)]
+    after = _after(journal, backup.writer, backup.component) or current
+    return [Change(name=backup.component, before=current, after=after, restore=ident)]
 
 
 def states_made(journal: Journal, deployment: Deployment) -> list[State]:
@@ -134,10 +132,9 @@ def _target(states: Sequence[State], to: int | None, has_data: bool) -> State | 
 
 def _deployed(journal: Journal, state: State) -> Deployed:
     """Return the component as deployed in a state. Raises Refused if the journal no longer has it."""
-    change = _change(journal, state.deployment, state.component)
-    if change is None or change.after is None:
+    if (after := _after(journal, state.deployment, state.component)) is None:
         raise Refused(f"Deployment {state.deployment} of {state.component} is not in the history any more.")
-    return change.after
+    return after
 
 
 def _backup(journal: Journal, name: str, deployment: int) -> int:
@@ -162,10 +159,10 @@ def _written(journal: Journal, states: Sequence[State], end: int) -> Mapping[str
     return written
 
 
-def _change(journal: Journal, ident: int, name: str) -> Change | None:
-    """Return the change of a component by a deployment, or None if the journal has none."""
+def _after(journal: Journal, ident: int, name: str) -> Deployed | None:
+    """Return a component as a deployment created it, or None if the journal does not have it."""
     deployment = journal.deployment(ident)
-    return next((change for change in deployment.changes if change.name == name), None) if deployment else None
+    return next((change.after for change in deployment.changes if change.name == name), None) if deployment else None
 
 
 def former_digest(journal: Journal, component: Component, digest: str) -> str:

@@ -54,7 +54,7 @@ _PARTICIPATIONS = ("select asked.*, state = ? from asked join deployments on id 
 
 
 class Deployed(msgspec.Struct, frozen=True, kw_only=True):
-    """A deployed component. ``image``: its id, which no tag can change; ``wanted``: True if it should run."""
+    """A deployed component. ``image``: its id, which no tag can change."""
 
     name: str
     component: Component
@@ -62,7 +62,6 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     version: str = ""
     deployment: int = 0
-    wanted: bool = True
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

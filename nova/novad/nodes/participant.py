@@ -150,7 +150,7 @@ class Participant:
         with contextlib.suppress(Nothing):
             to = None if assignment.to is None else self._journal.given_until(assignment.coordinator, assignment.to)
             if self._journal.components() and to != 0:
-                return self.deployer.ordered(history.changes_back(self._journal, assignment.names, to))
+                return history.changes_back(self._journal, assignment.names, to)
         return []
 
     def _settled(self, coordinator: str) -> int:

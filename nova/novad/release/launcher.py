@@ -62,9 +62,6 @@ class Releases:
     def __init__(self, data_dir: str | pathlib.Path) -> None:
         self.place = pathlib.Path(data_dir) / "releases"
 
-    def directory(self, version: str) -> pathlib.Path:
-        return self.place / version
-
     def current(self, installed: str) -> str:
         """Return the version of the release to run, or "" for the installed package, whose version is ``installed``."""
         version = self._linked()
@@ -186,7 +183,7 @@ class Launcher:
         command = [sys.executable, "-P", "-m", "nova.cmd.novad", *self._words]
         environment = {**os.environ, LAUNCHED: str(socket), RELEASE: release, _PARENT: str(os.getpid())}
         if release:
-            environment["PYTHONPATH"] = import_path(self.releases.directory(release))
+            environment["PYTHONPATH"] = import_path(self.releases.place / release)
         try:
             self._child = subprocess.Popen(command, env=environment)
         except OSError as error:

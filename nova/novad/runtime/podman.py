@@ -49,7 +49,6 @@ class Container(msgspec.Struct, frozen=True):
     """A container. ``started``: seconds since 1970. ``volumes``: ids of its volumes without a name."""
 
     name: str
-    image: str
     running: bool
     exit_code: int = 0
     started: float = 0.0
@@ -240,9 +239,9 @@ class Podman:
             attrs: Any = client.containers.get(name).attrs
             state = attrs["State"]
             return Container(
-                name=attrs["Name"].lstrip("/"), image=attrs["Image"].removeprefix("sha256:"),
-                running=bool(state.get("Running")), exit_code=int(state.get("ExitCode") or 0),
-                started=_seconds(state.get("StartedAt")), labels=attrs["Config"].get("Labels") or {},
+                name=attrs["Name"].lstrip("/"), running=bool(state.get("Running")),
+                exit_code=int(state.get("ExitCode") or 0), started=_seconds(state.get("StartedAt")),
+                labels=attrs["Config"].get("Labels") or {},
                 volumes=tuple(mount["Name"] for mount in attrs.get("Mounts") or ()
                               if mount["Type"] == "volume" and _UNNAMED.fullmatch(mount["Name"])))
         return None
@@ -252,9 +251,9 @@ class Podman:
         with self._client("containers cannot be listed", _QUERY_TIMEOUT) as client:
             # The fields of a list differ from those of a single container.
             return [Container(
-                name=attrs["Names"][0].lstrip("/"), image=attrs["ImageID"].removeprefix("sha256:"),
-                running=attrs["State"] == "running", exit_code=int(attrs.get("ExitCode") or 0),
-                started=float(attrs["StartedAt"]), labels=attrs.get("Labels") or {})
+                name=attrs["Names"][0].lstrip("/"), running=attrs["State"] == "running",
+                exit_code=int(attrs.get("ExitCode") or 0), started=float(attrs["StartedAt"]),
+                labels=attrs.get("Labels") or {})
                 for container in client.containers.list(all=True, filters={"label": f"{PLATFORM}={platform}"})
                 for attrs in [container.attrs]]
 

@@ -56,28 +56,30 @@ class Compromised:
         self.url = f"tls://127.0.0.1:{self.port}"
         self._server.start()
 
-    def Show(self, request, context):
-        if self.calls[-1].endswith("Daemon/Show"):
-            return pb.DaemonAnswer(**{"version": "1", "node": "n2", "roles": ["compute"], "id": "n2", "steered": True,
-                                      **self.lies})
+    def Daemon_Show(self, request, context):
+        return pb.DaemonAnswer(**{"version": "1", "node": "n2", "roles": ["compute"], "id": "n2", "steered": True,
+                                  **self.lies})
+
+    def Platform_Show(self, request, context):
         return pb.PlatformAnswer(name="suite", components=[
             pb.ComponentState(name=name, state="running", node="n1") for name in ("db", "keystone", "agent")])
 
-    def Plan(self, request, context):
+    def Nodes_Plan(self, request, context):
         self.shares.append(Assignment.decode(request.share))
         return pb.PlanAnswer()
 
-    def Prepare(self, request, context):
+    def Nodes_Prepare(self, request, context):
         self.shares.append(Assignment.decode(request.share))
         yield pb.Progress(component="db", message="is mine \x1b[2J", changed=["db", "keystone"])
 
-    Apply = Prepare
+    Nodes_Apply = Nodes_Prepare
 
-    def Settle(self, request, context):
+    def Nodes_Settle(self, request, context):
         yield pb.Progress(message="of course")
 
     # Calls that no control node makes.
-    Accept = Deploy = Forget = History = List = Remove = Restart = Rollback = Secret = None
+    Nodes_Accept = Nodes_Forget = Nodes_List = Nodes_Secret = None
+    Platform_Deploy = Platform_History = Platform_Plan = Platform_Remove = Platform_Restart = Platform_Rollback = None
 
     def stop(self):
         self._server.stop(0).wait()
@@ -211,13 +213,13 @@ class Endless(Compromised):
             if self.flood:
                 yield pb.Progress(component="agent", message="x" * 4000)
 
-    def Prepare(self, request, context):
+    def Nodes_Prepare(self, request, context):
         return self._answered("prepare")
 
-    def Apply(self, request, context):
+    def Nodes_Apply(self, request, context):
         return self._answered("apply")
 
-    def Settle(self, request, context):
+    def Nodes_Settle(self, request, context):
         return self._answered("settle")
 
     def stop(self):

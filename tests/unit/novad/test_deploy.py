@@ -65,8 +65,7 @@ class Node:
         return self.run(history.DEPLOY, self.deployer.plan(versions))
 
     def rollback(self, *names: str, to: int | None = None):
-        return self.run(history.ROLLBACK, self.deployer.ordered(
-            history.changes_back(self.deployer.journal, names, to)))
+        return self.run(history.ROLLBACK, history.changes_back(self.deployer.journal, names, to))
 
     def run(self, kind, changes):
         return self.deployer.run(kind, changes, lambda name, what: self.told.append((name, what)))
@@ -78,7 +77,7 @@ class Node:
         """Return the running versions from the runtime; the journal must agree."""
         running = {name.removeprefix("suite-"): self.runtime.images[self.runtime.made[name].image][0].rpartition(":")[2]
                    for name in sorted(self.runtime.running)}
-        known = {name: one.component.tag for name, one in self.deployer.journal.components().items() if one.wanted}
+        known = {name: one.component.tag for name, one in self.deployer.journal.components().items()}
         assert running == known
         return running
 
