@@ -19,7 +19,7 @@ from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.deploy import Deployer, Terms
 from nova.novad.deployment.journal import DONE, Backup, Change, Deployed, Deployment, Journal
-from nova.novad.errors import Busy, Cancelled, Nothing
+from nova.novad.errors import Busy, Cancelled
 from nova.novad.nodes.coordinator import Coordinator, NodeAssignment, Peer
 from nova.novad.nodes.participant import Assignment, Participant
 from nova.novad.options import Options
@@ -119,7 +119,7 @@ class Daemon:
         with self._steering(history.DEPLOY) as peers:
             changes = self._wanted(wanted, peers)
             assignments = self._assignments(peers, history.DEPLOY, wanted)
-            made = self.deployer.run_alone(history.DEPLOY, changes, progress, Terms(assignments=assignments))
+            made = self.deployer.run(history.DEPLOY, changes, progress, Terms(assignments=assignments))
         self._done(made, progress)
 
     def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[pb.PlannedChange]]:
@@ -136,15 +136,12 @@ class Daemon:
             current = self.journal.components()
             elsewhere = {component.name for peer in peers for component in peer.components}
             here = [name for name in names if name in current or name not in elsewhere]
-            changes: list[Change] = []
-            try:
-                if here or not names:
-                    changes = history.changes_back(self.journal, here, to)
-            except Nothing:
-                if not elsewhere & set(names or elsewhere):
-                    raise
+            changes = history.changes_back(self.journal, here, to) if here or not names else []
+            if not changes and not elsewhere & set(names or elsewhere):
+                raise Refused("Nothing to roll back to: no other deployment of "
+                              f"{', '.join(here or current) or 'any component'}{f' up to {to}' if to else ''} exists.")
             assignments = self._assignments(peers, history.ROLLBACK, {}, names, to=to)
-            made = self.deployer.run_alone(history.ROLLBACK, changes, progress, Terms(assignments=assignments))
+            made = self.deployer.run(history.ROLLBACK, changes, progress, Terms(assignments=assignments))
         self._done(made, progress)
 
     def remove(self, volumes: bool, secrets: bool, progress: Progress) -> None:
@@ -153,7 +150,7 @@ class Daemon:
         with self._steering(history.REMOVE, steered=True) as peers:
             changes = self.deployer.removals()
             assignments = self._assignments(peers, history.REMOVE, {}, volumes=volumes, secrets=secrets)
-            self.deployer.run_alone(history.REMOVE, changes, progress, Terms(
+            self.deployer.run(history.REMOVE, changes, progress, Terms(
                 assignments=assignments, drop_data=volumes, drop_secrets=secrets))
             self._forget(change.name for change in changes)
 
@@ -172,8 +169,6 @@ class Daemon:
 
     def _wanted(self, wanted: dict[str, str], peers: Sequence[Peer]) -> list[Change]:
         """Return the changes of this node. Raises NotKnown, Refused."""
-        if self.coordinator is None:
-            return self.deployer.plan(wanted)
         places = [self.options.place, *(peer.place for peer in peers)]
         for name in wanted:
             if not any(place.runs(self.whole.component(name)) for place in places):
@@ -228,20 +223,23 @@ class Daemon:
             if name not in existing or name not in self.deployer.platform.secrets:
                 raise NotKnown(f"Secret {name} does not exist.")
         with self._steering(history.ROTATE) as peers:
-            made = self.deployer.run_alone(history.ROTATE, self.deployer.rotations(names), progress, Terms(
+            made = self.deployer.run(history.ROTATE, self.deployer.rotations(names), progress, Terms(
                 renew=names, assignments=self._assignments(peers, history.ROTATE, {}, names)))
         self._done(made, progress)
 
     def back_up(self, name: str, progress: Progress) -> None:
-        current = self.journal.components()
-        changes = [Change(name=existing, before=current[existing], after=current[existing]) for existing in
-                   self._existing([name] if name else [], current) if current[existing].component.volumes]
-        self._done(self.deployer.run(history.BACK_UP, changes, progress), progress)
+        with self.deployer.changing(history.BACK_UP):
+            current = self.journal.components()
+            changes = [Change(name=existing, before=current[existing], after=current[existing]) for existing in
+                       self._existing([name] if name else [], current) if current[existing].component.volumes]
+            made = self.deployer.run(history.BACK_UP, changes, progress)
+        self._done(made, progress)
 
     def restore(self, ident: int, progress: Progress) -> None:
         """Restore the data and image of a component from a backup. The current data are backed up before."""
-        changes = history.changes_restored(self.journal, ident)
-        self._done(self.deployer.run(history.RESTORE, changes, progress), progress)
+        with self.deployer.changing(history.RESTORE):
+            made = self.deployer.run(history.RESTORE, history.changes_restored(self.journal, ident), progress)
+        self._done(made, progress)
 
     def prune(self) -> list[Backup]:
         """Remove backups that are neither among the newest of their component nor recent; return them."""

@@ -167,21 +167,12 @@ class Deployer:
                               for name, depends in dependencies.items()})
         return [name for name in order if name in wanted]
 
-    def run(self, kind: str, changes: Sequence[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
-        """Execute a deployment. Raises Busy, Refused, ImageFault (nothing changed), Failed (state restored)."""
-        with self.changing(kind):
-            return self.run_alone(kind, list(changes), progress, terms)
-
-    def run_alone(self, kind: str, changes: list[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
-        """Execute a deployment within :meth:`changing`. Raises as run()."""
+    def run(self, kind: str, changes: list[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
+        """Execute a deployment, within :meth:`changing`. Raises Refused, ImageFault (nothing changed), Failed (state
+        restored)."""
         begun = self.journal.begin(kind, FETCH, changes, terms.origin)
         try:
             changes = self._fetched(begun.id, kind, changes, progress)
-            if not changes and not terms.renew and not terms.assignments:
-                self.journal.advance(begun.id, FETCH, [])  # The planned changes did not happen.
-                self._commit(begun.id, [], self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
-                self.containers.clean_up(progress)
-                return self._deployment(begun.id)
             self._carry_out(begun, changes, progress, terms)
         except Cancelled:
             raise

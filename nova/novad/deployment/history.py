@@ -21,7 +21,6 @@ import msgspec
 
 from nova.common.errors import NotKnown, Refused
 from nova.novad.deployment.journal import Change, Deployed, Deployment, Journal, State
-from nova.novad.errors import Nothing
 from nova.novad.platform import Component
 from nova.novad.runtime import images
 
@@ -33,14 +32,13 @@ _RECORDED = 100  # Number of deployments read at a time when the states of an ol
 
 def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> list[Change]:
     """Return the changes that return components (default: all) to a former state, with image and data. ``to``: a
-    deployment, after which the component had that state; None: the parent of the current state. Raises NotKnown;
-    Nothing if no component has such a state; Refused if its backup was removed."""
+    deployment, after which the component had that state; None: the parent of the current state. Raises NotKnown, and
+    Refused if a backup was removed."""
     current = journal.components()
     for name in names:
         if name not in current:
             raise NotKnown(f"Component {name} is not deployed.")
-    chosen = list(dict.fromkeys(names)) or sorted(current)
-    lines = {name: journal.states(name) for name in chosen}
+    lines = {name: journal.states(name) for name in names or current}
     changes: dict[str, Change] = {}
     ends: dict[str, int] = {}
     for name, states in lines.items():
@@ -52,9 +50,6 @@ def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> list
         backup = _backup(journal, name, ends[name])
         changes[name] = Change(name=name, before=current[name], restore=backup, state=state.deployment,
                                after=_deployed(journal, state))
-    if not changes:
-        raise Nothing("Nothing to roll back to: no other deployment of "
-                      f"{', '.join(chosen) or 'any component'}{f' up to {to}' if to else ''} exists.")
     for name in list(ends):
         for owner, (end, backup) in _written(journal, lines[name], ends[name]).items():
             if owner in current and end < ends.get(owner, end + 1):
@@ -167,18 +162,15 @@ def _after(journal: Journal, ident: int, name: str) -> Deployed | None:
 
 def former_digest(journal: Journal, component: Component, digest: str) -> str:
     """Return the recorded digest of the tag if it is another one, so that the change must be confirmed, or ""."""
-    if component.digest or tag_moves(component) or not digest:
+    # A channel of a registry with TLS may move: another image behind it is an update.
+    moves = not component.version and not images.is_on_loopback(component.image)
+    if component.digest or moves or not digest:
         return ""
     tagged = _tagged(component)
     # Earlier releases recorded the digests of deployed images only with the components.
     recorded = journal.fact(f"{_DIGEST}{tagged}") or next(
         (deployed.digest for deployed in journal.components().values() if _tagged(deployed.component) == tagged), "")
     return recorded if recorded != digest else ""
-
-
-def tag_moves(component: Component) -> bool:
-    """Return True if another image behind the tag is an update: it is a channel, and TLS authenticates the registry."""
-    return not component.version and not images.is_on_loopback(component.image)
 
 
 def record_digests(journal: Journal, changes: Iterable[Change]) -> None:

@@ -6,7 +6,6 @@ control node. If novad is killed before that state, the part is rolled back at t
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from typing import Literal
 
@@ -18,7 +17,7 @@ from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.deploy import Deployer, Terms
 from nova.novad.deployment.journal import DONE, PENDING, RUNNING, STUCK, Change, Deployment, Origin
 from nova.novad.documents import Strict
-from nova.novad.errors import Failed, Nothing
+from nova.novad.errors import Failed
 from nova.novad.platform import Name, Platform, check
 
 LOG = logging.getLogger(__name__)
@@ -97,7 +96,7 @@ class Participant:
             self._journal.set_fact(_PLATFORM, msgspec.json.encode(assignment.platform).decode())
             self._journal.set_fact(_COORDINATOR, f"{assignment.coordinator} {assignment.control}")
             renew = self.deployer.secrets.take(assignment.values)
-            made = self.deployer.run_alone(assignment.kind, self._changes(assignment), progress, Terms(
+            made = self.deployer.run(assignment.kind, self._changes(assignment), progress, Terms(
                 renew=renew, values=assignment.values, origin=origin, drop_data=assignment.volumes))
             return [change.name for change in made.changes]
 
@@ -147,11 +146,8 @@ class Participant:
             return self.deployer.removals()
         if assignment.kind == history.ROTATE:
             return self.deployer.rotations(assignment.names)
-        with contextlib.suppress(Nothing):
-            to = None if assignment.to is None else self._journal.given_until(assignment.coordinator, assignment.to)
-            if self._journal.components() and to != 0:
-                return history.changes_back(self._journal, assignment.names, to)
-        return []
+        to = None if assignment.to is None else self._journal.given_until(assignment.coordinator, assignment.to)
+        return history.changes_back(self._journal, assignment.names, to) if to != 0 else []
 
     def _settled(self, coordinator: str) -> int:
         """Return the last decided deployment of the control node, so that late requests are not executed."""

@@ -10,7 +10,7 @@ import pytest
 from nova.common.errors import Refused, ReportedError
 from nova.novad import options
 from nova.novad.daemon import Daemon
-from nova.novad.errors import Busy
+from nova.novad.errors import Busy, RuntimeFault
 from nova.novad.mdns import Announcement, Instance
 from nova.novad.nodes.discovery import Announcer
 from nova.novad.nodes.participant import Assignment
@@ -292,6 +292,25 @@ def test_remove_removes_components_on_all_nodes(nodes):
     assert [node.states()[0] for node in nodes.all] == [("remove", "done")] * 3
     nodes.nova("deploy")
     assert nodes.run() == ONE
+
+
+def test_failed_removal_keeps_the_data_of_a_node_without_components(nodes):
+    nodes.nova("deploy")
+    nodes.nova("remove", "--yes")
+    nodes.nova("deploy", "db")
+    before = content(nodes.n2.data / "volumes")
+    done = []
+
+    def fail(verb, name):
+        if (verb, name) == ("remove", "suite-db") and not done:
+            done.append(name)
+            raise RuntimeFault("podman: container suite-db cannot be removed")
+    nodes.n1.runtime.before = fail
+    assert "cannot be removed" in nodes.nova("remove", "--yes", "--remove-volumes", code=1).err
+    nodes.settled()
+    assert (nodes.n1.runs(), content(nodes.n2.data / "volumes")) == ({"db": "1"}, before)
+    nodes.nova("remove", "--yes", "--remove-volumes")
+    assert [content(node.data / "volumes") for node in nodes.all] == [{}, {}, {}]
 
 
 def test_decision_is_sent_again_to_a_busy_node(nodes, monkeypatch):

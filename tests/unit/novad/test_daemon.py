@@ -3,13 +3,14 @@
 import threading
 import time
 
+import msgspec
 import pytest
 
 from nova.common.errors import Invalid, NotKnown, Refused
 from nova.novad import daemon as module
 from nova.novad.daemon import Daemon
 from nova.novad.deployment import deploy, history
-from nova.novad.deployment.journal import CleanupTask
+from nova.novad.deployment.journal import DONE, Change, CleanupTask
 from nova.novad.errors import Busy, Failed
 from nova.novad.options import Options
 from tests.functional.client import wait_for
@@ -195,6 +196,19 @@ def test_remove_retains_data_and_secrets_by_default(daemon, runtime, tmp_path):
     daemon.remove(True, True, QUIET)
     assert (content(tmp_path / "volumes"), daemon.secrets.names()) == ({}, [])
     assert daemon.journal.backups("db")
+
+
+def test_backup_that_waited_records_the_component_deployed_meanwhile(daemon):
+    before = daemon.journal.components()["db"]
+    meanwhile = Change(name="db", before=before, after=msgspec.structs.replace(before, digest="sha256:new"))
+    with daemon.deployer.alone(deploy.HEALTH_CHECK):
+        backup = threading.Thread(target=daemon.back_up, args=("db", QUIET))
+        backup.start()
+        wait_for(lambda: daemon.deployer.awaited, 10, "the backup waits")
+        daemon.journal.finish(daemon.journal.begin(history.DEPLOY, deploy.APPLY, []).id, DONE, [meanwhile])
+    backup.join()
+    assert daemon.journal.backups("db")
+    assert daemon.journal.components()["db"] == meanwhile.after
 
 
 def test_rollback_to_pruned_data_is_refused(daemon):

@@ -68,7 +68,8 @@ class Node:
         return self.run(history.ROLLBACK, history.changes_back(self.deployer.journal, names, to))
 
     def run(self, kind, changes):
-        return self.deployer.run(kind, changes, lambda name, what: self.told.append((name, what)))
+        with self.deployer.changing(kind):
+            return self.deployer.run(kind, changes, lambda name, what: self.told.append((name, what)))
 
     def recover(self):
         return self.deployer.recover(lambda _name, _what: None)
@@ -356,9 +357,8 @@ def test_rollback_restores_data_written_to_another_component(deployed):
     assert (deployed.versions()["conductor"], deployed.rows()) == ("1", [*first, "1"])
 
 
-def test_rollback_without_previous_version_is_refused(deployed):
-    with pytest.raises(Refused, match="Nothing to roll back to"):
-        deployed.rollback("db")
+def test_component_without_previous_version_has_no_rollback(deployed):
+    assert history.changes_back(deployed.deployer.journal, ["db"], None) == []
     with pytest.raises(NotKnown):
         deployed.rollback("dbb")
 
