@@ -179,12 +179,6 @@ class Platform(Strict, frozen=True, kw_only=True):
                            f"{', '.join(sorted(self.components))}.")
         return self.components[name]
 
-    def order(self, names: Iterable[str] | None = None) -> list[str]:
-        """Sort components (default: all), each after those that it depends on."""
-        wanted = set(self.components if names is None else names)
-        return [name for name in in_order({name: component.depends for name, component in self.components.items()})
-                if name in wanted]
-
     def part(self, place: Place) -> Platform:
         """Return the components that a node runs, with placeholders for names and addresses."""
         chosen = {name: component for name, component in self.components.items() if place.runs(component)}
@@ -310,7 +304,7 @@ def check(platform: Platform) -> None:
     for name, component in platform.components.items():
         _check_component(platform, name, component)
     _check_ports(platform)
-    platform.order()
+    in_order({name: component.depends for name, component in platform.components.items()})
 
 
 def _check_component(platform: Platform, name: str, component: Component) -> None:

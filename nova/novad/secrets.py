@@ -146,11 +146,9 @@ class Secrets:
 
     def take(self, values: Mapping[str, str]) -> list[str]:
         """Store missing secrets; return the names of existing secrets with another value."""
-        names = self.names()
-        for name, value in values.items():
-            if name not in names:
-                self._write(name, value)
-        return sorted(name for name, value in values.items() if name in names and self._read(name) != value)
+        for name in values.keys() - set(self.names()):
+            self._write(name, values[name])
+        return sorted(name for name, value in values.items() if self._read(name) != value)
 
     def keep(self, names: Iterable[str]) -> None:
         """Store the current values of these secrets, and of no others, until put_back()."""

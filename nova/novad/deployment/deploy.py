@@ -128,7 +128,7 @@ class Deployer:
             self.platform.component(name)
         file = self.platform.components
         changes = [] if wanted else [change for change in self.removals() if change.name not in file]
-        for name in self.platform.order(wanted or None):
+        for name in self.order(wanted or file):
             component = self.platform.component(name)
             if wanted.get(name):
                 component = component.of_version(wanted[name])
@@ -221,12 +221,12 @@ class Deployer:
         if terms.origin is not None:
             self.journal.finish(ident, outcomes.PENDING, changes)
         else:
-            self._commit(ident, changes, self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
+            self._commit(ident, self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
 
-    def _commit(self, ident: int, components: Sequence[Change], removals: Sequence[CleanupTask]) -> Deployment:
+    def _commit(self, ident: int, removals: Sequence[CleanupTask]) -> Deployment:
         deployment = self._deployment(ident)
         cleanup = [*removals, *self.containers.tasks_after(deployment.changes)]
-        self.journal.finish(ident, outcomes.DONE, components, cleanup=cleanup,
+        self.journal.finish(ident, outcomes.DONE, deployment.changes, cleanup=cleanup,
                             states=history.states_made(self.journal, deployment))
         return deployment
 
@@ -237,7 +237,7 @@ class Deployer:
     def decide(self, ident: int, done: bool, progress: Progress, removals: Sequence[CleanupTask] = ()) -> None:
         """Commit or undo the pending changes, within :meth:`alone`; a commit stores the removals. Raises Failed."""
         if done:
-            deployment = self._commit(ident, [], removals)
+            deployment = self._commit(ident, removals)
             history.record_digests(self.journal, deployment.changes)
             self.containers.clean_up(progress)
         else:

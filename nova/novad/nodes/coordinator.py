@@ -342,10 +342,8 @@ class Coordinator:
     def _certified_as(self, url: str, node: str) -> str:
         """Return the other node that the certificate at the address of a configured node names, or ""."""
         others = {self.options.name, *(place.node for place in self._accepted().values())}
-        with contextlib.suppress(OSError, ValueError):  # gRPC reports a node that is unreachable.
-            if url.startswith("tls://") and node not in (names := certificate_names(url, self._files)):
-                return min(others.intersection(names), default="")
-        return ""
+        names = certificate_names(url, self._files) if url.startswith("tls://") else []
+        return "" if node in names else min(others.intersection(names), default="")
 
     def _concurrently(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
         """Run ``act`` for all items concurrently; return the result or the error of each."""
