@@ -482,7 +482,7 @@ def test_assignment_that_arrives_after_its_deployment_was_abandoned_is_refused(n
     late = Assignment(coordinator=coordinator, control="n1", number=2, kind="deploy",
                       platform=daemon.deployer.platform, versions={"compute": "2"})
     for number in (1, 2):
-        with pytest.raises(Refused, match=f"Deployment {number} of n1 was already abandoned"):
+        with pytest.raises(Refused, match=f"Deployment {number} of n1 was already decided"):
             daemon.take_part(msgspec.structs.replace(late, number=number), lambda _name, _what: None)
     assert nodes.run() == ONE
     assert daemon.take_part(msgspec.structs.replace(late, number=3), lambda _name, _what: None) == ["compute"]
