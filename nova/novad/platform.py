@@ -29,7 +29,6 @@ _PLACEHOLDER = re.compile(r"\$\{(?:node|address:([^}$]*))\}")
 _NODE = "${node}"
 _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
 _SECRET = re.compile(r"\$\{secret:([^}$]*)\}")
-_MOST = 1 << 20  # bytes of a platform file
 _ALPHABETS = {"letters+digits": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
               "digits": "0123456789", "hex": "0123456789abcdef"}
 
@@ -255,7 +254,7 @@ def load(path: str | pathlib.Path) -> Platform:
 
 def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
     """Return the content of a file merged into that of its base; ``above``: the files that are based on it."""
-    text = documents.read(file, "The platform file", _MOST)
+    text = documents.read(file, "The platform file")
     if (place := file.resolve()) in above:
         raise Invalid(f"{file}: base: the file is its own base")
     data = documents.parse(text, "toml" if file.suffix == ".toml" else "yaml", str(file))

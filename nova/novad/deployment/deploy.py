@@ -316,7 +316,9 @@ class Deployer:
     def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
         dumped = {change.name for change in changes if begun.kind == BACK_UP and change.before is not None
                   and change.before.component.dump and self.containers.running(change.name)}
-        before = {change.name: change.before for change in changes if change.before is not None}
+        # A component that the journal lost may still run.
+        before = {change.name: state for change in changes if (state := change.before or change.after) is not None
+                  and (change.before is not None or self.containers.running(change.name))}
         stopping: list[str] = []  # Components that write data, and those that would wait for a stopped one.
         for name in self.order(before, before.values()):
             component = before[name].component

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from nova.common.errors import ReportedError
-from nova.common.structs import compile_once
 from nova.novad.platform import Component, Volume
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -163,8 +162,6 @@ class Journal:
         self._closed = False
         self._reserve = path.with_name(f"{path.name}.reserve")
         self._reserved = self._reserve.exists()
-        for kind in (Deployed, Deployment):  # Before threads use the types.
-            compile_once(kind)
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             path.chmod(0o600)

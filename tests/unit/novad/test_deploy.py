@@ -406,6 +406,19 @@ def test_partial_backup_is_deleted_and_backups_of_a_lost_journal_are_retained(de
     assert before.items() < content(node.directory / "backups").items()
 
 
+def test_running_components_of_a_lost_journal_are_stopped_before_their_data_are_copied(deployed, monkeypatch):
+    deployed.deployer.journal.path.unlink()
+    deployed.start()
+    whole, running = deployed.deployer.data.back_up, []
+
+    def watched(*arguments):
+        running.append([name for name in ("suite-db", "suite-conductor") if name in deployed.runtime.running])
+        return whole(*arguments)
+    monkeypatch.setattr(deployed.deployer.data, "back_up", watched)
+    deployed.deploy()
+    assert (running, deployed.versions()["db"]) == ([[]], "1")
+
+
 def test_files_and_networks_of_a_removed_component_are_deleted_with_retries(node):
     text = TEXT.replace("[secrets.db]", 'networks = ["inner", "outer"]\n[secrets.db]').replace(
         'depends = ["db"]', 'depends = ["db"]\nnetworks = ["inner"]').replace(
