@@ -5,8 +5,10 @@ import shutil
 import pytest
 
 from tests.functional.client import wait_for
-from tests.functional.novad.test_nodes import MOMENTS, ONE, kill_at, nodes, run  # noqa: F401 (fixture)
+from tests.functional.novad import test_nodes
+from tests.functional.novad.test_nodes import MOMENTS, ONE, kill_at, run
 
+nodes = test_nodes.nodes
 TWO = [{"db": "1"}, {"compute": "2"}, {"compute": "2"}]
 
 
@@ -28,7 +30,7 @@ def copied(node, directory):
 
 
 @pytest.fixture
-def undecided(nodes, monkeypatch):  # noqa: F811
+def undecided(nodes, monkeypatch):
     """Nodes of which n3 ended before it received the decision on deployment 2, which updates compute."""
     nodes.nova("deploy")
     coordinator, send = nodes.n1.daemon.coordinator, nodes.n1.daemon.coordinator._send_decision
@@ -52,7 +54,7 @@ def test_node_without_its_journal_does_not_block_later_deployments(undecided):
     assert undecided.run() == TWO
 
 
-def test_node_that_was_freed_does_not_block_the_control_node_that_returns(nodes):  # noqa: F811
+def test_node_that_was_freed_does_not_block_the_control_node_that_returns(nodes):
     nodes.nova("deploy")
     done = kill_at(nodes.n1, nodes.n3, MOMENTS[-1])
     run("deploy", "compute=2")
@@ -66,7 +68,7 @@ def test_node_that_was_freed_does_not_block_the_control_node_that_returns(nodes)
     assert nodes.run() == ONE
 
 
-def test_control_node_with_an_older_journal_deploys_after_its_numbers_are_new(nodes, tmp_path):  # noqa: F811
+def test_control_node_with_an_older_journal_deploys_after_its_numbers_are_new(nodes, tmp_path):
     nodes.nova("deploy")
     copy = copied(nodes.n1, tmp_path / "copy")
     for version in "23":
@@ -80,7 +82,7 @@ def test_control_node_with_an_older_journal_deploys_after_its_numbers_are_new(no
     assert nodes.run() == TWO
 
 
-def test_control_node_without_its_journal_takes_over_its_components(nodes):  # noqa: F811
+def test_control_node_without_its_journal_takes_over_its_components(nodes):
     nodes.nova("deploy")
     nodes.n1.stop()
     replace_journal(nodes.n1)
