@@ -22,7 +22,7 @@ import msgspec
 from nova.common.errors import NotKnown, Refused
 from nova.novad.deployment.journal import Change, Deployed, Deployment, Journal, State
 from nova.novad.platform import Component
-from nova.novad.runtime import images
+from nova.novad.runtime.podman import is_on_loopback
 
 DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP, RESTORE = "deploy", "rollback", "remove", "rotate", "backup", "restore"
 
@@ -163,7 +163,7 @@ def _after(journal: Journal, ident: int, name: str) -> Deployed | None:
 def former_digest(journal: Journal, component: Component, digest: str) -> str:
     """Return the recorded digest of the tag if it is another one, so that the change must be confirmed, or ""."""
     # A channel of a registry with TLS may move: another image behind it is an update.
-    moves = not component.version and not images.is_on_loopback(component.image)
+    moves = not component.version and not is_on_loopback(component.image)
     if component.digest or moves or not digest:
         return ""
     tagged = _tagged(component)

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -47,7 +47,7 @@ _ACCEPTED, _EARLIER = "accepted ", "member "
 _AS_BEFORE = " The previous state was restored."
 # Reconnect to a returning node at once, and detect a vanished node within half a minute.
 _CHANNEL = [("grpc.keepalive_time_ms", 15000), ("grpc.keepalive_timeout_ms", 15000),
-            ("grpc.use_local_subchannel_pool", 1)]
+            ("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 4 << 20)]
 _ERRORS: dict[grpc.StatusCode, type[ReportedError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: Invalid, grpc.StatusCode.FAILED_PRECONDITION: Refused,
     grpc.StatusCode.NOT_FOUND: NotKnown}
@@ -219,8 +219,7 @@ class Coordinator:
                               f"expects {place.node} (node in its novad.toml)")
             # Components on nodes with a platform of their own are not this node's concern, and they might query back.
             shown = client.ask(client.platform.Show, pb.Empty(), _ANSWER) if daemon.steered else pb.PlatformAnswer()
-        for component in shown.components:
-            component.node = place.node
+        _attribute(shown.components, place.node)
         return Peer(url=url, place=place, steered=daemon.steered, components=tuple(shown.components))
 
     def plan(self, assignments: Sequence[NodeAssignment]) -> list[pb.PlannedChange]:
@@ -229,8 +228,7 @@ class Coordinator:
             peer, assignment = node_assignment
             with self._client(peer.url, peer.node) as client:
                 answer = client.ask(client.nodes.Plan, pb.ShareRequest(share=assignment.encode()))
-            for change in answer.changes:
-                change.node = peer.node
+            _attribute(answer.changes, peer.node)
             return list(answer.changes)
         return [change for changes in self._all(assignments, ask) for change in changes]
 
@@ -260,7 +258,7 @@ class Coordinator:
         try:
             for report in self._follow(peer.url, peer.node, verb, request, _longest(assignment), progress):
                 if report.changed:
-                    self._journal.record_changes(ident, peer.url, " ".join(report.changed)[:_WORDS])
+                    self._journal.record_changes(ident, peer.url, printable(" ".join(report.changed), _WORDS))
         except Away:
             if self._ended.is_set():
                 raise Cancelled("novad is stopping; the deployment is rolled back when novad starts again.") from None
@@ -371,9 +369,18 @@ def _place(node: Node) -> Place:
     return Place(node=node.node, address=node.address.partition("://")[2].rpartition(":")[0], roles=node.roles)
 
 
+def _attribute(rows: Iterable[Any], node: str) -> None:
+    """Name the node in each row of its reply, and remove control characters from its texts."""
+    for row in rows:
+        for field, value in row.ListFields():
+            if isinstance(value, str):
+                setattr(row, field.name, printable(value, _WORDS))
+        row.node = node
+
+
 def _peer_error(error: grpc.RpcError, node: str, name: str) -> ReportedError:
     """Return the error that another node reports. ``node``: its name, or its name with its address."""
-    code, details = error.code(), error.details() or ""
+    code, details = error.code(), printable(error.details(), _WORDS)
     words = f"Node {node}: {details.removesuffix(_AS_BEFORE)}"
     if was_lost(error) and _MISMATCH in details:
         return Away(f"Node {node} has a certificate for another node or address, and receives nothing: the "
