@@ -163,6 +163,7 @@ class Journal:
         self._reserve = path.with_name(f"{path.name}.reserve")
         self._reserved = self._reserve.exists()
         try:
+            self._adjust_reserve()  # Without its reserve SQLite could not open the file on a full disk.
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             path.chmod(0o600)
             self._connection.executescript("pragma journal_mode = wal; pragma synchronous = full")
@@ -170,6 +171,8 @@ class Journal:
             if verdict != "ok":
                 raise sqlite3.DatabaseError(verdict)
             self._connection.executescript(_SCHEMA)
+        except (sqlite3.OperationalError, OSError) as error:  # For example, a full disk.
+            raise JournalFault(f"The journal {path} cannot be opened: {error}") from None
         except sqlite3.Error as error:
             raise JournalFault(f"The journal {path} is damaged ({error}). Restore a copy, or move the file away: "
                                "containers and data stay as they are, and the next deploy takes them over.") from None

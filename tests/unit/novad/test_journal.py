@@ -65,6 +65,12 @@ def test_damaged_journal_raises_journal_fault(tmp_path, content):
         Journal(tmp_path / "j")
 
 
+def test_journal_that_cannot_be_opened_is_not_reported_as_damaged(tmp_path):
+    (tmp_path / "j").mkdir()
+    with pytest.raises(JournalFault, match="cannot be opened: unable to open database file$"):
+        Journal(tmp_path / "j")
+
+
 def test_undecodable_rows_raise_journal_fault(tmp_path):
     journal = Journal(tmp_path / "j")
     journal.finish(journal.begin("deploy", "fetch", []).id, DONE, [Change(name="db", after=ONE)])
