@@ -23,7 +23,6 @@ _ROLE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _MOST_INSTANCES, _MOST_ROLES, _MOST_ADDRESSES = 500, 16, 16
 _RESOLVERS = 8  # Number of concurrent resolvers, so that a silent instance delays no other.
 _ANSWER = 2.0  # timeout of a query for an address
-_SILENT = logging.CRITICAL + 1  # level of the logger of zeroconf, which logs data of strangers
 _TTL = 120  # Seconds after which the announcement of a killed novad expires.
 
 
@@ -65,7 +64,7 @@ class Watch:
     def __init__(self, interfaces: Sequence[str] | None = None) -> None:
         from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf
 
-        logging.getLogger("zeroconf").setLevel(_SILENT)
+        logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)  # It logs data of strangers.
         self._instances: dict[str, Instance | None] = {}  # An instance is None until its address is resolved.
         self._queued: set[str] = set()  # Names that no resolver has processed yet.
         self._events: queue.SimpleQueue[tuple[str, Instance | None]] = queue.SimpleQueue()  # None: disappeared.
@@ -144,7 +143,7 @@ class Announcement:
     def __init__(self, announced: Instance, addresses: Sequence[str], port: int, tls: bool) -> None:
         from zeroconf import ServiceInfo, Zeroconf
 
-        logging.getLogger("zeroconf").setLevel(_SILENT)
+        logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)  # It logs data of strangers.
         label = printable(announced.node, 63).encode()[:60].decode("utf-8", "ignore") or "novad"
         host = re.sub(r"[^a-z0-9-]", "-", label.lower())[:50]
         properties = {"version": announced.version, "node": label, "roles": ",".join(announced.roles)[:200],

@@ -28,6 +28,7 @@ _ADDRESS = re.compile(r"\$\{address:([^}$]*)\}")
 _PLACEHOLDER = re.compile(r"\$\{(?:node|address:([^}$]*))\}")
 _NODE = "${node}"
 _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
+_URL = re.compile(r"https?://(?:[^\s/?#@]*@)?(?:\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]]+)(?::([0-9]{1,5}))?(?:[/?#][!-~]*)?")
 _SECRET = re.compile(r"\$\{secret:([^}$]*)\}")
 _ALPHABETS = {"letters+digits": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
               "digits": "0123456789", "hex": "0123456789abcdef"}
@@ -380,7 +381,8 @@ def _has_zero(value: Any) -> bool:
 def _check_health(where: str, health: Health) -> None:
     if sum(map(bool, (health.command, health.http, health.tcp))) != 1:
         raise Invalid(f"{where}.health: set exactly one of command, http and tcp")
-    if health.http and not re.match(r"https?://[^/]", health.http):
+    url = _URL.fullmatch(health.http)
+    if health.http and not (url and 0 < int(url[1] or 80) <= 65535):
         raise Invalid(f"{where}.health.http: {health.http!r} is not a URL of http or https")
     port = re.fullmatch(r".+:(\d{1,5})", health.tcp)
     if health.tcp and not (port and 0 < int(port[1]) <= 65535):

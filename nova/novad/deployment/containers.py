@@ -165,7 +165,7 @@ class Containers:
         elif how is not None:
             host, _colon, port = how.tcp.rpartition(":")
             try:
-                socket.create_connection((host, int(port)), timeout=how.timeout).close()
+                socket.create_connection((host.strip("[]"), int(port)), timeout=how.timeout).close()
             except OSError as error:
                 raise Unhealthy(f"{how.tcp} takes no connection: {error}") from None
 

@@ -67,7 +67,7 @@ def test_damaged_journal_raises_journal_fault(tmp_path, content):
 
 def test_journal_that_cannot_be_opened_is_not_reported_as_damaged(tmp_path):
     (tmp_path / "j").mkdir()
-    with pytest.raises(JournalFault, match="cannot be opened: unable to open database file$"):
+    with pytest.raises(JournalFault, match=r"cannot be opened: unable to open database file$"):
         Journal(tmp_path / "j")
 
 
