@@ -224,7 +224,7 @@ class Daemon:
                 raise NotKnown(f"Secret {name} does not exist.")
         with self._steering(history.ROTATE) as peers:
             made = self.deployer.run(history.ROTATE, self.deployer.rotations(names), progress, Terms(
-                renew=names, assignments=self._assignments(peers, history.ROTATE, {}, names)))
+                renew=dict.fromkeys(names, ""), assignments=self._assignments(peers, history.ROTATE, {}, names)))
         self._done(made, progress)
 
     def back_up(self, name: str, progress: Progress) -> None:
@@ -232,13 +232,13 @@ class Daemon:
             current = self.journal.components()
             changes = [Change(name=existing, before=current[existing], after=current[existing]) for existing in
                        self._existing([name] if name else [], current) if current[existing].component.volumes]
-            made = self.deployer.run(history.BACK_UP, changes, progress)
+            made = self.deployer.run(history.BACK_UP, changes, progress, Terms())
         self._done(made, progress)
 
     def restore(self, ident: int, progress: Progress) -> None:
         """Restore the data and image of a component from a backup. The current data are backed up before."""
         with self.deployer.changing(history.RESTORE):
-            made = self.deployer.run(history.RESTORE, history.changes_restored(self.journal, ident), progress)
+            made = self.deployer.run(history.RESTORE, history.changes_restored(self.journal, ident), progress, Terms())
         self._done(made, progress)
 
     def prune(self) -> list[Backup]:
@@ -318,14 +318,17 @@ class Daemon:
                     self.deployer.recover(_log_progress)
             except ReportedError as error:
                 LOG.warning("Cannot roll back an interrupted deployment, retrying at the next check: %s", error)
-            return
         with contextlib.suppress(Busy), self.deployer.alone(deploy.HEALTH_CHECK):
-            self.deployer.containers.clean_up(_log_progress)
+            unfinished = self.journal.unfinished()
+            if not unfinished:
+                self.deployer.containers.clean_up(_log_progress)
+            changing = {change.name for deployment in unfinished for change in deployment.changes}
             current = self.journal.components()
             for name in self.deployer.order(current):
                 if self.deployer.awaited:
                     return  # A slow runtime must not block changes while all components are checked.
-                self._check_component(current[name])
+                if name not in changing:
+                    self._check_component(current[name])
 
     def _check_component(self, deployed: Deployed) -> None:
         name, container = deployed.name, self.deployer.containers.name(deployed.name)
@@ -338,7 +341,7 @@ class Daemon:
             if name in self._starts and name not in self._failures and (
                     time.monotonic() > self._starts[name][1] + _CALM):
                 del self._starts[name]
-        except ReportedError as error:
+        except Exception as error:  # Other components are checked, whatever the error is.
             LOG.warning("Cannot check or restart component %s, retrying at the next check: %s", name, error)
 
     def _start_again(self, deployed: Deployed, why: str, stop: bool = False) -> None:

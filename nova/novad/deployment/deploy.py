@@ -55,19 +55,15 @@ class Others(Protocol):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """Options of a deployment. ``renew``: secrets that get new values, by default random ones or those of ``values``.
+    """Options of a deployment. ``renew``: secrets that get new values, which are random if they are "".
     ``assignments``: the parts of other nodes. ``origin``: the control node that requested the deployment and decides
     about it. ``drop_data``, ``drop_secrets``: a removal includes the data and the secrets."""
 
-    renew: Sequence[str] = ()
-    values: Mapping[str, str] = {}
+    renew: Mapping[str, str] = {}
     assignments: Sequence[Any] = ()
     origin: Origin | None = None
     drop_data: bool = False
     drop_secrets: bool = False
-
-
-_ALONE = Terms()
 
 
 class Deployer:
@@ -112,7 +108,8 @@ class Deployer:
                 origin = self.journal.origins([waits.id])[waits.id]
                 raise Busy(f"Deployment {waits.id} waits for the decision of {origin.node}; see nova history.")
             # Data that are still to be removed are not part of the next deployment.
-            self.containers.clean_up()
+            if left := self.containers.clean_up():
+                raise Refused(f"A removal is not finished: {'; '.join(left)}. Nothing was changed.")
             yield
 
     def idle(self, seconds: float) -> bool:
@@ -167,7 +164,7 @@ class Deployer:
                               for name, depends in dependencies.items()})
         return [name for name in order if name in wanted]
 
-    def run(self, kind: str, changes: list[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
+    def run(self, kind: str, changes: list[Change], progress: Progress, terms: Terms) -> Deployment:
         """Execute a deployment, within :meth:`changing`. Raises Refused, ImageFault (nothing changed), Failed (state
         restored)."""
         begun = self.journal.begin(kind, FETCH, changes, terms.origin)
@@ -208,8 +205,8 @@ class Deployer:
         self._back_up(begun, changes, progress)
         self.secrets.keep(terms.renew)
         self.journal.advance(ident, APPLY)
-        for name in terms.renew:
-            self.secrets.renew(name, self.platform.secrets[name], terms.values.get(name))
+        for name, value in terms.renew.items():
+            self.secrets.renew(name, self.platform.secrets[name], value)
         if kind != REMOVE:
             changes = self._apply(kind, changes, progress)
         if others is not None:

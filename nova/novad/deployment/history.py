@@ -27,7 +27,6 @@ from nova.novad.runtime.podman import is_on_loopback
 DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP, RESTORE = "deploy", "rollback", "remove", "rotate", "backup", "restore"
 
 _DIGEST = "digest "  # Prefix of facts in the journal.
-_RECORDED = 100  # Number of deployments read at a time when the states of an older journal are recorded.
 
 
 def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> list[Change]:
@@ -80,9 +79,8 @@ def states_made(journal: Journal, deployment: Deployment) -> list[State]:
 
 def record_missing(journal: Journal) -> None:
     """Record the states of deployments of an earlier release, which recorded none."""
-    while unrecorded := journal.unrecorded(_RECORDED):
-        for deployment in unrecorded:
-            journal.record(deployment.id, states_made(journal, deployment))
+    while (deployment := journal.unrecorded()) is not None:
+        journal.record(deployment.id, states_made(journal, deployment))
 
 
 def _state(journal: Journal, deployment: Deployment, change: Change) -> State | None:

@@ -231,11 +231,11 @@ class Journal:
         """Return the states of a component, the oldest first."""
         return self._structs(State, "select * from states where component = ? order by deployment", component)
 
-    def unrecorded(self, limit: int) -> list[Deployment]:
-        """Return the oldest successful deployments whose states are not recorded."""
-        return self._structs(
+    def unrecorded(self) -> Deployment | None:
+        """Return the oldest successful deployment whose states are not recorded."""
+        return next(iter(self._structs(
             Deployment, "select * from deployments where state = ? and id > coalesce((select cast(value as integer) "
-            "from facts where name = ?), 0) order by id limit ?", DONE, _RECORDED, limit)
+            "from facts where name = ?), 0) order by id limit 1", DONE, _RECORDED)), None)
 
     def record(self, ident: int, states: Sequence[State]) -> None:
         with self._transaction() as connection:

@@ -44,7 +44,6 @@ _SETTLE = 120.0  # timeout in seconds of a call with the decision; the node cont
 _FETCH, _OTHER = 1800.0, 600.0  # Seconds that a node has to pull an image, and for the other steps of a component.
 # Facts of the journal, by address: accepted nodes, and the names of nodes that an earlier release discovered.
 _ACCEPTED, _EARLIER = "accepted ", "member "
-_AS_BEFORE = " The previous state was restored."
 # Reconnect to a returning node at once, and detect a vanished node within half a minute.
 _CHANNEL = [("grpc.keepalive_time_ms", 15000), ("grpc.keepalive_timeout_ms", 15000),
             ("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 4 << 20)]
@@ -219,17 +218,17 @@ class Coordinator:
                               f"expects {place.node} (node in its novad.toml)")
             # Components on nodes with a platform of their own are not this node's concern, and they might query back.
             shown = client.ask(client.platform.Show, pb.Empty(), _ANSWER) if daemon.steered else pb.PlatformAnswer()
-        _attribute(shown.components, place.node)
-        return Peer(url=url, place=place, steered=daemon.steered, components=tuple(shown.components))
+        return Peer(url=url, place=place, steered=daemon.steered,
+                    components=tuple(_attributed(shown.components, place.node)))
 
     def plan(self, assignments: Sequence[NodeAssignment]) -> list[pb.PlannedChange]:
         """Return the changes of other nodes."""
         def ask(node_assignment: NodeAssignment) -> list[pb.PlannedChange]:
             peer, assignment = node_assignment
             with self._client(peer.url, peer.node) as client:
-                answer = client.ask(client.nodes.Plan, pb.ShareRequest(share=assignment.encode()))
-            _attribute(answer.changes, peer.node)
-            return list(answer.changes)
+                request = pb.ShareRequest(share=msgspec.json.encode(assignment))
+                answer = client.ask(client.nodes.Plan, request)
+            return _attributed(answer.changes, peer.node)
         return [change for changes in self._all(assignments, ask) for change in changes]
 
     def prepare(self, ident: int, assignments: Sequence[NodeAssignment], progress: Progress) -> None:
@@ -254,9 +253,10 @@ class Coordinator:
         peer, assignment = node_assignment
         components = assignment.platform.components.values()
         values = self._secrets.values(sorted({name for component in components for name in component.secrets()}))
-        request = pb.ShareRequest(share=msgspec.structs.replace(assignment, number=ident, values=values).encode())
+        share = msgspec.json.encode(msgspec.structs.replace(assignment, number=ident, values=values))
         try:
-            for report in self._follow(peer.url, peer.node, verb, request, _longest(assignment), progress):
+            for report in self._follow(peer.url, peer.node, verb, pb.ShareRequest(share=share), _longest(assignment),
+                                       progress):
                 if report.changed:
                     self._journal.record_changes(ident, peer.url, printable(" ".join(report.changed), _WORDS))
         except Away:
@@ -369,19 +369,20 @@ def _place(node: Node) -> Place:
     return Place(node=node.node, address=node.address.partition("://")[2].rpartition(":")[0], roles=node.roles)
 
 
-def _attribute(rows: Iterable[Any], node: str) -> None:
-    """Name the node in each row of its reply, and remove control characters from its texts."""
+def _attributed(rows: Iterable[Any], node: str) -> list[Any]:
+    """Return the rows of a node's reply with the name of the node, and without control characters in their texts."""
     for row in rows:
         for field, value in row.ListFields():
             if isinstance(value, str):
                 setattr(row, field.name, printable(value, _WORDS))
         row.node = node
+    return list(rows)
 
 
 def _peer_error(error: grpc.RpcError, node: str, name: str) -> ReportedError:
     """Return the error that another node reports. ``node``: its name, or its name with its address."""
     code, details = error.code(), printable(error.details(), _WORDS)
-    words = f"Node {node}: {details.removesuffix(_AS_BEFORE)}"
+    words = f"Node {node}: {details.removesuffix(' The previous state was restored.')}"
     if was_lost(error) and _MISMATCH in details:
         return Away(f"Node {node} has a certificate for another node or address, and receives nothing: the "
                     "certificate of an accepted node has to name the node, that of a node of the option nodes its "

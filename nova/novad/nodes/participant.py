@@ -48,9 +48,6 @@ class Assignment(Strict, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Assignment({self.kind} {self.number} of {self.control})"  # without secrets
 
-    def encode(self) -> bytes:
-        return msgspec.json.encode(self)
-
     @classmethod
     def decode(cls, data: bytes) -> Assignment:
         """Decode and check an assignment. Raises Invalid."""
@@ -95,9 +92,8 @@ class Participant:
                               "journal there is an older copy, repeat the command: each attempt has a new number.")
             self._journal.set_fact(_PLATFORM, msgspec.json.encode(assignment.platform).decode())
             self._journal.set_fact(_COORDINATOR, f"{assignment.coordinator} {assignment.control}")
-            renew = self.deployer.secrets.take(assignment.values)
             made = self.deployer.run(assignment.kind, self._changes(assignment), progress, Terms(
-                renew=renew, values=assignment.values, origin=origin, drop_data=assignment.volumes))
+                renew=self.deployer.secrets.take(assignment.values), origin=origin, drop_data=assignment.volumes))
             return [change.name for change in made.changes]
 
     def settle(self, coordinator: str, number: int, done: bool, progress: Progress) -> None:

@@ -69,7 +69,7 @@ class Node:
 
     def run(self, kind, changes):
         with self.deployer.changing(kind):
-            return self.deployer.run(kind, changes, lambda name, what: self.told.append((name, what)))
+            return self.deployer.run(kind, changes, lambda name, what: self.told.append((name, what)), Terms())
 
     def recover(self):
         return self.deployer.recover(lambda _name, _what: None)

@@ -193,8 +193,8 @@ def test_error_in_a_base_file_names_the_file(tmp_path, top, base, said):
 
 
 @pytest.mark.parametrize("url", [
-    "ftp://a", "http://", "http:///a", "http://[::1", "http://a]", "http://a:0", "http://a:65536", "http://a:b/", "http://a:",
-    "http://a b", "http://a/ b", "http://a/\u00e4", "http://a/\r\nX: y", "http://a\tb"])
+    "ftp://a", "http://", "http:///a", "http://[::1", "http://a]", "http://a:0", "http://a:65536", "http://a:b/",
+    "http://a:", "http://a b", "http://a/ b", "http://a/\u00e4", "http://a/\r\nX: y", "http://a\tb"])
 def test_invalid_url_of_a_health_check_is_refused(url):
     text = json.dumps({"name": "s", "components": {"a": {"image": "i", "health": {"http": url}}}})
     with pytest.raises(Invalid, match=r"components.a.health.http: .* is not a URL of http or https"):
