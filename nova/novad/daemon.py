@@ -195,11 +195,10 @@ class Daemon:
                                                  platform=platform, versions=mine, names=chosen, **more)))
         return assignments
 
-    def take_part(self, assignment: Assignment, progress: Progress) -> list[str]:
-        """Apply an assignment of a control node's deployment; return the components that were changed."""
-        changed = self.participant.apply(assignment, progress)
-        self._forget(changed)
-        return changed
+    def settle(self, coordinator: str, number: int, done: bool, progress: Progress) -> None:
+        """Apply the decision of the control node on a deployment. Raises Busy, Failed."""
+        if (decided := self.participant.settle(coordinator, number, done, progress)) is not None:
+            self._done(decided, lambda _name, _what: None)
 
     def restart(self, names: Sequence[str], progress: Progress) -> None:
         """Restart components by dependency, each after the previous one is healthy. Raises NotKnown, Busy, Failed."""
@@ -263,7 +262,7 @@ class Daemon:
         progress("", f"deployment {deployment.id} is {deployment.state}: {words}"
                  if deployment.state == DONE and words else "there was nothing to do")
         self._forget(names)
-        with contextlib.suppress(Busy):  # The running change prunes backups when it ends.
+        with contextlib.suppress(Busy, Refused):  # The running change prunes backups when it ends.
             for backup in self.prune():
                 LOG.info("Removed backup %d of component %s (%s): it is older than %d days", backup.id,
                          backup.component, backup.version, self.options.keep_days)

@@ -266,9 +266,9 @@ class _Calls:
 
     Nodes_Prepare = _stream(lambda self, request, progress: self.daemon.participant.prepare(
         Assignment.decode(request.share), progress))
-    Nodes_Apply = _stream(lambda self, request, progress: self.daemon.take_part(
+    Nodes_Apply = _stream(lambda self, request, progress: self.daemon.participant.apply(
         Assignment.decode(request.share), progress))
-    Nodes_Settle = _stream(lambda self, request, progress: self.daemon.participant.settle(
+    Nodes_Settle = _stream(lambda self, request, progress: self.daemon.settle(
         request.coordinator, request.number, request.done, progress))
 
     def Nodes_Plan(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:

@@ -96,9 +96,9 @@ class Participant:
                 renew=self.deployer.secrets.take(assignment.values), origin=origin, drop_data=assignment.volumes))
             return [change.name for change in made.changes]
 
-    def settle(self, coordinator: str, number: int, done: bool, progress: Progress) -> None:
-        """Commit or undo the pending changes; the call may be repeated. A decision that comes too late is accepted,
-        because the next deployment begins with the components that this node has. Raises Busy, Failed."""
+    def settle(self, coordinator: str, number: int, done: bool, progress: Progress) -> Deployment | None:
+        """Commit or undo the pending changes, and return their deployment; the call may be repeated. A decision that
+        comes too late is accepted: the next deployment begins with the actual components. Raises Busy, Failed."""
         with self.deployer.alone("settle"):
             deployment = self._journal.given(coordinator, number)
             if deployment is not None:
@@ -107,6 +107,7 @@ class Participant:
                 LOG.warning("Deployment %d of the control node is unknown: this journal was replaced", number)
             if number > self._settled(coordinator):
                 self._journal.set_fact(_SETTLED, f"{coordinator} {number}")
+            return deployment
 
     def _settle(self, deployment: Deployment, done: bool, progress: Progress) -> None:
         if deployment.state == PENDING or (not done and deployment.state in (RUNNING, STUCK)):

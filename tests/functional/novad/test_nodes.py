@@ -313,6 +313,16 @@ def test_failed_removal_keeps_the_data_of_a_node_without_components(nodes):
     assert [content(node.data / "volumes") for node in nodes.all] == [{}, {}, {}]
 
 
+def test_all_nodes_remove_old_backups_after_a_deployment(nodes):
+    for node in nodes.all:
+        node.daemon.options = msgspec.structs.replace(node.daemon.options, keep_backups=1, keep_days=0)
+    for version in "12312":
+        nodes.nova("deploy", f"compute={version}", f"db={version}")
+    for node, name in zip(nodes.all, ("db", "compute", "compute"), strict=True):
+        wait_for(lambda node=node: not node.daemon.journal.cleanup_tasks(), 20, "the removal has ended")
+        assert (node.name, len(list((node.data / "backups" / name).iterdir()))) == (node.name, 1)
+
+
 def test_decision_is_sent_again_to_a_busy_node(nodes, monkeypatch):
     settle, calls = nodes.n2.daemon.participant.settle, []
 
@@ -483,9 +493,9 @@ def test_assignment_that_arrives_after_its_deployment_was_abandoned_is_refused(n
                       platform=daemon.deployer.platform, versions={"compute": "2"})
     for number in (1, 2):
         with pytest.raises(Refused, match=f"Deployment {number} of n1 was already decided"):
-            daemon.take_part(msgspec.structs.replace(late, number=number), lambda _name, _what: None)
+            daemon.participant.apply(msgspec.structs.replace(late, number=number), lambda _name, _what: None)
     assert nodes.run() == ONE
-    assert daemon.take_part(msgspec.structs.replace(late, number=3), lambda _name, _what: None) == ["compute"]
+    assert daemon.participant.apply(msgspec.structs.replace(late, number=3), lambda _name, _what: None) == ["compute"]
     assert daemon.journal.pending() is not None
 
 
