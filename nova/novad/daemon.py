@@ -31,7 +31,6 @@ from nova.novad.signing import profiling_token
 LOG = logging.getLogger(__name__)
 
 RUNNING, UNHEALTHY, STOPPED, MISSING = "running", "unhealthy", "stopped", "missing"
-_DAY = 86400.0
 # Seconds between two restarts of a component that keeps exiting: doubled each time, up to the last value.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _CALM = 60.0  # Seconds after which a restarted component counts as stable.
@@ -243,7 +242,7 @@ class Daemon:
     def prune(self) -> list[Backup]:
         """Remove backups that are neither among the newest of their component nor recent; return them."""
         with self.deployer.changing(deploy.PRUNE):
-            oldest = time.time() - self.options.keep_days * _DAY
+            oldest = time.time() - self.options.keep_days * 86400
             seen: collections.Counter[str] = collections.Counter()
             dropped = []
             for backup in self.journal.backups():

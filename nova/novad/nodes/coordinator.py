@@ -268,11 +268,13 @@ class Coordinator:
                        longest: float = _SETTLE) -> None:
         """Send the decision on a deployment to a node, for ``seconds`` seconds. Raises ReportedError."""
         end = time.monotonic() + seconds
-        node = participation.node
+        places = self._accepted()  # The node may have another address, or another name, by now.
+        url = next((url for url, place in places.items() if place.node == participation.node), participation.address)
+        node = places[url].node if url in places else participation.node
         request = pb.SettleRequest(coordinator=self.ident, number=participation.deployment, done=done)
         while True:
             try:
-                for _report in self._follow(participation.address, node, "Settle", request, longest, progress):
+                for _report in self._follow(url, node, "Settle", request, longest, progress):
                     pass
                 break
             except (Away, Busy):
@@ -392,6 +394,5 @@ def _peer_error(error: grpc.RpcError, node: str, name: str) -> ReportedError:
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return Refused(f"Node {node} refuses the secret of this control node: the file secret_file in its "
                        f"novad.toml names has to have what nova nodes secret {name} prints here.")
-    if dict(error.trailing_metadata() or ()).get(ANSWERED) == Busy.__name__:
-        return Busy(words)
-    return _ERRORS.get(code, Failed)(words)
+    busy = dict(error.trailing_metadata() or ()).get(ANSWERED) == Busy.__name__
+    return (Busy if busy else _ERRORS.get(code, Failed))(words)

@@ -2,11 +2,14 @@
 
 import shutil
 
+import msgspec
 import pytest
 
+from nova.novad.signing import node_secret
 from tests.functional.client import wait_for
 from tests.functional.novad import test_nodes
-from tests.functional.novad.test_nodes import MOMENTS, ONE, kill_at, run
+from tests.functional.novad.conftest import free_port
+from tests.functional.novad.test_nodes import MOMENTS, ONE, SECRET, kill_at, run
 
 nodes = test_nodes.nodes
 TWO = [{"db": "1"}, {"compute": "2"}, {"compute": "2"}]
@@ -52,6 +55,26 @@ def test_node_without_its_journal_does_not_block_later_deployments(undecided):
     undecided.settled()
     undecided.nova("deploy", "compute=2")
     assert undecided.run() == TWO
+
+
+@pytest.mark.parametrize("changed", ["address", "name"])
+def test_node_that_returns_with_another_address_or_name_receives_the_decision(undecided, changed):
+    n1, n2, n3 = undecided.all
+    if changed == "address":
+        n3.port = free_port()
+        n3.options = msgspec.structs.replace(n3.options, listen=f"tcp://127.0.0.1:{n3.port}")
+    else:
+        n3.name = "n4"
+        n3.data.with_name("n3.secret").write_text(node_secret(SECRET, "n4"))
+        n3.options = msgspec.structs.replace(n3.options, node="n4")
+    n3.start()
+    n1.stop()
+    n1.options = msgspec.structs.replace(n1.options, nodes=(n2.as_member("compute"), n3.as_member("compute")))
+    n1.start()
+    undecided.settled()
+    assert n3.states()[0] == ("deploy", "done")
+    undecided.nova("deploy", "compute=3")
+    assert undecided.run()[2] == {"compute": "3"}
 
 
 def test_node_that_was_freed_does_not_block_the_control_node_that_returns(nodes):
