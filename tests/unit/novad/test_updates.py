@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import errno
 import hashlib
 import json
 import shutil
@@ -292,6 +293,18 @@ def test_failed_release_is_replaced_by_its_predecessor(releases, before):
     releases.failed("it ended with 1")
     assert (releases.current("1.0"), releases.trial()) == (before, "")
     assert releases.failure() == ("1.2", "it ended with 1")
+
+
+def test_failed_release_is_replaced_on_a_full_disk(releases, monkeypatch):
+    def full(*_arguments, **_more):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    releases.begin("1.1", "")
+    releases.succeeded()
+    (releases.place / "1.2").mkdir()
+    releases.begin("1.2", "1.1")
+    monkeypatch.setattr("nova.common.files.replace", full)
+    releases.failed("it ended with 1")
+    assert (releases.current("1.0"), releases.trial()) == ("1.1", "")
 
 
 def test_installed_version_runs_if_newer_or_if_the_release_is_missing(releases):
