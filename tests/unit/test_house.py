@@ -92,7 +92,7 @@ def test_source_files_have_at_most_600_lines():
 
 # Maximum number of lines of Python code of a package, without generated code.
 PACKAGE_LIMITS = {"nova": 80_000, "nova/cli": 4_500, "nova/cli/federation": 900, "nova/common": 500,
-                  "nova/ec2": 3_000, "nova/federator": 13_600, "nova/novad": 6_080}
+                  "nova/ec2": 3_000, "nova/federator": 13_600, "nova/novad": 6_000}
 
 
 @pytest.mark.parametrize(("package", "limit"), PACKAGE_LIMITS.items())

@@ -140,8 +140,8 @@ class Updates:
                 progress("", f"fetching {wheel.file}")
                 self._wheel(wheel, fresh)
             os.sync()
-            shutil.rmtree(self.releases.directory(release.version), ignore_errors=True)
-            fresh.rename(self.releases.directory(release.version))
+            shutil.rmtree(self.releases.place / release.version, ignore_errors=True)
+            fresh.rename(self.releases.place / release.version)
         except OSError as error:
             raise _refusal(f"The release {release.version} cannot be stored: {error}") from None
         finally:
@@ -177,7 +177,7 @@ class Updates:
 
     def _try(self, release: Release) -> None:
         """Check that this node can import the release, and that it has the announced version."""
-        place = self.releases.directory(release.version)
+        place = self.releases.place / release.version
         environment = {**os.environ, "PYTHONPATH": import_path(place), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             result = subprocess.run([sys.executable, "-P", "-m", "nova.cmd.novad", "--version"], env=environment,

@@ -26,6 +26,7 @@ COSTLY = {
         f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in LEVELS), "20000 values"),
     "merges in a row": ("a0: &a0 {" + ", ".join(f"k{n}: v" for n in range(100)) + "}\n" + "".join(
         f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 30)), "20000 values"),
+    "aliases of a long text": (f"a: &a {'x' * 100000}\n" + "".join(f"b{n}: *a\n" for n in range(1000)), "20000 values"),
     "an alias as a key": ("a: &a x\n" + "".join(f"? [*a, {n}]\n: y\n" for n in range(10000)), "20000 values"),
     "an alias of what contains it": ("a: &a {b: [*a]}", "a collection that contains it"),
     "a long list": (f"a: [{'x,' * 100_000}]", "20000 values"),
