@@ -64,6 +64,7 @@ FEATURES = (
                                "live_target.prepare", "live_target.finish", "live_target.rollback"), "live_migration"),
     Feature("Set password", ("guests.set_password",)),
     Feature("Crash dump", ("power.trigger_crash_dump",)),
+    Feature("Virtual TPM", (), "vtpm"),
 )
 
 
@@ -110,8 +111,8 @@ def table() -> str:
     drivers = {title: make() for title, make in COLUMNS.items()}
     lines = ["| | " + " | ".join(drivers) + " |", "|---|" + "---|" * len(drivers)]
     for feature in FEATURES:
-        cells = ["yes" if all(is_supported(driver, verb) for verb in feature.verbs) else "–"
-                 for driver in drivers.values()]
+        cells = ["yes" if all(is_supported(driver, verb) for verb in feature.verbs)
+                 and {feature.capability} - {""} <= driver.capabilities else "–" for driver in drivers.values()]
         lines.append(f"| {feature.title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -13,7 +13,7 @@ PYTHON=/usr/bin/python3
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || PYTHON=python3
 unset PYTHONDONTWRITEBYTECODE # without byte code, each start of a service would compile all modules
 BUILD_PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev) # of the Python packages
-PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-driver-lxc libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils
+PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-driver-lxc libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils ovmf swtpm swtpm-tools
     rabbitmq-server postgresql mariadb-server
     dnsmasq-base nftables iproute2 iputils-ping genisoimage procps
     novnc spice-html5 chromium chromium-driver # browser tests of the status page and the consoles

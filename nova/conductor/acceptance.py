@@ -117,6 +117,9 @@ class ConductorAcceptance(ConductorControl):
                 stored = server_groups.get(self.connection, self.instance.server_group)
                 group = GroupSpec(uuid=stored.uuid, policy=stored.policy,
                                   max_server_per_host=int(stored.rules.get("max_server_per_host", 1)))
+        secret = volume_keys.tpm_secret(self.core.cipher, self.instance, flavor)
+        if secret != self.instance.encrypted_tpm_secret:
+            self.set(encrypted_tpm_secret=secret)
         bound = self.volumes.bound_host()
         if bound and host not in (None, bound):
             raise exception.InvalidVolume(reason=f"the volumes of the server cannot be reached from host {host}")

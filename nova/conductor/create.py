@@ -12,7 +12,7 @@ from oslo_db import exception as db_exception
 
 from nova import context, exception
 from nova.conductor import checks
-from nova.conductor.resources import addresses, server_volumes
+from nova.conductor.resources import addresses, server_volumes, volume_keys
 from nova.conductor.saga.engine import Engine
 from nova.conductor.saga.run import Run
 from nova.conf import CONF
@@ -159,6 +159,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         spec = request_spec(instance, instance.flavor, group, CONF.pci.alias, force_host=request.forced_host,
                             force_node=request.forced_node, requested_host=request.requested_host or host,
                             requested_node=request.requested_node, alternates=CONF.conductor.max_attempts - 1)
+        instance.encrypted_tpm_secret = volume_keys.tpm_secret(engine.core.cipher, instance, instance.flavor)
         outside = server_volumes.are_outside(engine.core, instance)
         data = msgspec.to_builtins(BuildData(
             spec=spec, outside_volumes=outside, outside_interfaces=bool(networks),

@@ -16,8 +16,8 @@ from nova.conf import log_lines
 
 CONF = cfg.CONF
 
-MODULES = ("base", "api", "compute", "conductor", "image", "libvirt", "uml", "vmware", "ironic", "network", "quota",
-           "scheduler", "volume", "metadata", "ec2", "console", "telemetry", "notifications", "rpc")
+MODULES = ("base", "api", "compute", "conductor", "image", "libvirt", "hypervisors", "network", "scheduler", "volume",
+           "console")
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:

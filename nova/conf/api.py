@@ -1,4 +1,5 @@
-"""Options of the REST API ([api], [cors], [healthcheck], [oslo_middleware]), read by nova-api."""
+"""Options of the REST API ([api], [cors], [healthcheck], [oslo_middleware]), read by nova-api, of the EC2 API ([ec2]),
+and of the metadata service ([metadata])."""
 
 from oslo_config import cfg
 
@@ -95,5 +96,67 @@ OPTIONS = {
     "oslo_middleware": [
         cfg.IntOpt("max_request_body_size", default=114688, min=0, help="Maximum size of a request body in bytes; a "
                    "larger body is answered with 413. Read by nova-api."),
+    ],
+    "ec2": [
+        cfg.BoolOpt("enabled", default=False, help="Start the EC2 API in nova-allinone. Read by nova-allinone; the "
+                    "command nova-api-ec2 always serves it."),
+        cfg.StrOpt("listen", default="127.0.0.1", help="IP address on which nova-api-ec2 accepts connections. Read by "
+                   "nova-api-ec2. Set it to an address that clients reach."),
+        cfg.PortOpt("port", default=8788, help="TCP port on which nova-api-ec2 accepts connections. Read by "
+                    "nova-api-ec2."),
+        cfg.IntOpt("workers", default=1, min=1, help="Number of worker processes. Read by nova-api-ec2. Raise it if "
+                   "the requests of clients use a whole CPU."),
+        cfg.IntOpt("threads", default=16, min=1, help="Number of threads of each worker process, which is the number "
+                   "of requests that a worker handles at the same time. Read by nova-api-ec2."),
+        cfg.StrOpt("tls_cert_file", help="File with the TLS certificate of the EC2 API, followed by its intermediate "
+                   "certificates (PEM). Unset: plain HTTP. Read by nova-api-ec2."),
+        cfg.StrOpt("tls_key_file", help="File with the private key of the TLS certificate (PEM). Unset: the key is in "
+                   "tls_cert_file. Read by nova-api-ec2."),
+        cfg.StrOpt("tls_client_ca_file", help="File with the CA certificates (PEM) that must have signed the "
+                   "certificates of clients. Unset: clients need no certificate. Read by nova-api-ec2."),
+        cfg.StrOpt("nova_url", default="http://127.0.0.1:8774", help="URL of nova-api, without a version, to which "
+                   "requests are passed with the token of the caller. Read by nova-api-ec2."),
+        cfg.StrOpt("nova_ca_file", help="File with the CA certificates (PEM) that sign the certificate of nova_url. "
+                   "Unset: those of the system. Read by nova-api-ec2."),
+        cfg.IntOpt("nova_timeout", default=60, min=1, help="Seconds to wait for the response to each request to "
+                   "nova-api; then the EC2 request fails with the error Unavailable. Read by nova-api-ec2."),
+        cfg.StrOpt("region", default="RegionOne", help="Name of the only region in the response to DescribeRegions. "
+                   "Read by nova-api-ec2. Set it to the region of the Keystone catalog."),
+        cfg.StrOpt("public_url", help="URL of the EC2 API that DescribeRegions returns. Unset: the host of the "
+                   "request. Set it behind a proxy that changes the host. Read by nova-api-ec2."),
+        cfg.IntOpt("max_listed", default=10000, min=1, help="Maximum number of servers, images, volumes or snapshots "
+                   "of a project that a request reads. A request that has to read more fails with the error "
+                   "ResourceCountExceeded. Read by nova-api-ec2."),
+    ],
+    "metadata": [
+        cfg.StrOpt("listen", default="127.0.0.1", help="IP address on which nova-metadata accepts requests of metadata "
+                   "proxies. Read by nova-metadata. Set it to an address that the proxies reach."),
+        cfg.PortOpt("port", default=8775, help="TCP port on which nova-metadata accepts requests of metadata proxies. "
+                    "Read by nova-metadata."),
+        cfg.StrOpt("metadata_proxy_shared_secret", default="", secret=True, help="Secret with which metadata proxies "
+                   "sign X-Instance-ID (HMAC-SHA256). Empty: requests of proxies are refused. Read by nova-metadata. "
+                   "Set it to the secret of Neutron's metadata agent."),
+        cfg.StrOpt("tls_cert_file", help="File with the TLS certificate for metadata proxies, followed by its "
+                   "intermediate certificates (PEM). Requests of guests inside network namespaces do not use TLS. "
+                   "Unset: plain HTTP. Read by nova-metadata."),
+        cfg.StrOpt("tls_key_file", help="File with the private key of the TLS certificate (PEM). Unset: the key is in "
+                   "tls_cert_file. Read by nova-metadata."),
+        cfg.StrOpt("tls_client_ca_file", help="File with the CA certificates (PEM) that must have signed the "
+                   "certificates of proxies. Unset: proxies need no certificate. Read by nova-metadata."),
+        cfg.BoolOpt("namespaces", default=True,
+                    help="Serve guests at 169.254.169.254:80 inside the network namespaces of this host's embedded "
+                         "networks. Read by nova-metadata. Disable it where only proxies use the service."),
+        cfg.StrOpt("user", default="nova", help="User account that handles requests when nova-metadata starts as root, "
+                   "which namespaces need. root only opens the sockets. If the account does not exist, nobody is used. "
+                   "Read by nova-metadata."),
+        cfg.IntOpt("threads", default=8, min=1, help="Number of threads, which is the number of requests handled at "
+                   "the same time. Read by nova-metadata."),
+        cfg.IntOpt("cache_expiration", default=15, min=0,
+                   help="Seconds for which the metadata of an instance is cached. Read by nova-metadata."),
+        cfg.StrOpt("vendordata_jsonfile_path", help="JSON file that every server receives as its vendor data. Unset: "
+                   "empty vendor data. Read by nova-metadata and nova-compute."),
+        cfg.StrOpt("config_drive_skip_versions",
+                   default="1.0 2007-01-19 2007-03-01 2007-08-29 2007-10-10 2007-12-15 2008-02-01 2008-09-01",
+                   help="EC2 metadata versions that config drives omit, separated by spaces. Read by nova-compute."),
     ],
 }

@@ -1,8 +1,25 @@
 """Options of nova-conductor: automatic actions ([DEFAULT]), threads, leases and keys ([conductor]), certificates
-([certificates]), and the database
-([database]), which nova-manage also reads; the names of its options are those of oslo.db."""
+([certificates]), the database ([database], read by nova-manage, too; its option names are those of oslo.db), default
+quotas ([quota]), and notifications ([notifications]), sent only if [oslo_messaging_notifications]driver is set."""
 
 from oslo_config import cfg
+
+QUOTAS = {
+    "instances": (10, "servers of a project"),
+    "cores": (20, "virtual CPUs of the servers of a project"),
+    "ram": (50 * 1024, "MiB of memory of the servers of a project"),
+    "metadata_items": (128, "metadata items of a server"),
+    "injected_files": (5, "injected files of a server"),
+    "injected_file_content_bytes": (10 * 1024, "bytes in the content of an injected file"),
+    "injected_file_path_length": (255, "bytes in the path of an injected file"),
+    "key_pairs": (100, "key pairs of a user"),
+    "server_groups": (10, "server groups of a project"),
+    "server_group_members": (10, "servers in a server group"),
+    "security_groups": (10, "security groups of a project"),
+    "fixed_ips": (-1, "interfaces of the servers of a project on the embedded networks"),
+    "floating_ips": (10, "floating IP addresses of a project"),
+    "security_group_rules": (100, "rules in a security group"),
+}
 
 OPTIONS = {
     None: [
@@ -73,5 +90,36 @@ OPTIONS = {
                    "(PostgreSQL: statement_timeout, MariaDB: max_statement_time); the request is then answered with "
                    "503. A statement waits for a lock half as long; then its transaction is repeated. 0: no limit. "
                    "nova-manage has no limit. Read by nova-conductor."),
+    ],
+    "notifications": [
+        cfg.StrOpt("notification_format", default="unversioned", choices=["unversioned", "versioned", "both"],
+                   help="Format of notifications. Versioned notifications have a documented schema and cover more "
+                        "events. Read by nova-conductor."),
+        cfg.ListOpt("versioned_notifications_topics", default=["versioned_notifications"],
+                    help="Topics of versioned notifications. The priority is appended to the name of the queue, as in "
+                         "versioned_notifications.info. [oslo_messaging_notifications]topics names those of "
+                         "unversioned notifications. Read by nova-conductor."),
+        cfg.StrOpt("notify_on_state_change", choices=["vm_state", "vm_and_task_state"], help="Send the notification "
+                   "instance.update when the vm_state of a server changes, or, with vm_and_task_state, also when only "
+                   "its task_state changes. Unset: never. Read by nova-conductor."),
+        cfg.StrOpt("default_level", default="INFO", choices=["DEBUG", "INFO", "WARN", "ERROR", "CRITICAL"],
+                   help="Priority of unversioned notifications that define none. Read by nova-conductor."),
+        cfg.BoolOpt("bdms_in_notifications", default=False,
+                    help="Include the block devices of the server in its notifications. Read by nova-conductor."),
+        cfg.BoolOpt("include_share_mapping", default=False,
+                    help="Include the shares of the server in its notifications. Read by nova-conductor."),
+        cfg.IntOpt("max_age", default=86400, min=60, help="Seconds for which a notification waits for an unreachable "
+                   "broker. Older notifications are dropped with a warning in the log. Read by nova-conductor."),
+        cfg.IntOpt("max_waiting", default=100000, min=1000,
+                   help="Maximum number of notifications that wait for an unreachable broker. Above it the oldest are "
+                        "dropped with a warning in the log. Read by nova-conductor."),
+    ],
+    "quota": [
+        *(cfg.IntOpt(name, default=value, min=-1,
+                     help=f"Default maximum number of {counted}. -1: no limit. Read by nova-conductor. A project's own "
+                          "quota overrides it.") for name, (value, counted) in QUOTAS.items()),
+        cfg.IntOpt("server_ports", default=16, min=-1, help="Maximum number of interfaces of a server on the embedded "
+                   "networks, each with one address of each IP version. -1: no limit. Read by nova-conductor. "
+                   "fixed_ips limits the interfaces of a whole project."),
     ],
 }

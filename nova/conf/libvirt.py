@@ -80,6 +80,12 @@ OPTIONS = {
                    help="Serial number in the SMBIOS of guests: the id of the server (unique), /etc/machine-id of the "
                         "host (os), the host UUID of libvirt (hardware), os if it exists and else hardware (auto), or "
                         "none. Read by nova-compute."),
+        cfg.BoolOpt("swtpm_enabled", default=False, help="Offer virtual TPMs (hw:tpm_version), which need swtpm and "
+                    "swtpm-tools on the host. Read by nova-compute."),
+        *(cfg.StrOpt(f"swtpm_{kind}", default="tss", help=f"The {kind} that runs swtpm, as in qemu.conf. Read by "
+                     "nova-compute, which gives it the state of arriving TPMs.") for kind in ("user", "group")),
+        cfg.ListOpt("supported_tpm_secret_security", default=["user", "host", "deployment"],
+                    help="Values of hw:tpm_secret_security that this host offers. Read by nova-compute."),
         cfg.StrOpt("rescue_image_id", help="Id of the image from which servers are rescued when the request names "
                    "none. Unset: the image of the server. Read by nova-compute."),
         cfg.StrOpt("rescue_kernel_id", help="Id of the kernel image for rescue_image_id. Unset: the image boots by "

@@ -92,7 +92,7 @@ class Delete(Operation):
         ctl.volumes.release()  # locked after quotas
         ctl.set(vm_state=states.DELETED, task_state=None, terminated_at=ctl.now(), deleted=True,
                 power_state=states.NOSTATE, user_data=None, personality=[], numa_topology=None, pci_devices=None,
-                device_addresses=None, shares=None, soft_deleted_at=None)
+                device_addresses=None, shares=None, soft_deleted_at=None, encrypted_tpm_secret=None)
 
     def succeeded(self, ctl: Control) -> None:
         """Do nothing: forget() has set the final state."""

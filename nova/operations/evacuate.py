@@ -13,7 +13,7 @@ from nova.objects.servers.instance import Instance
 from nova.operations.framework import on_host, plugging
 from nova.operations.framework.base import CONDUCTOR, VOLUMES, connects_volumes, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
-from nova.operations.framework.rules import Rules
+from nova.operations.framework.rules import ANY_TPM, Rules
 from nova.operations.moves import Move, MoveData
 
 _EVENT = "compute_rebuild_instance"
@@ -41,7 +41,7 @@ class EvacuateData(MoveData, kw_only=True):
 class Evacuate(Move):
     name = action = "evacuate"
     rules = Rules(label="evacuate", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}),
-                  without_shares=True, task_states=None, lock=False, preempts=True,
+                  without_shares=True, without_tpm=ANY_TPM, task_states=None, lock=False, preempts=True,
                   # A soft delete must not be superseded either. Without its host it ends soon.
                   yields_to=frozenset({states.DELETING, states.SOFT_DELETING}))
     request_type = EvacuateRequest

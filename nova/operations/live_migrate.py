@@ -20,7 +20,7 @@ from nova.objects.servers.moves import MigrationProgress, MigrationSource, Migra
 from nova.operations.framework import on_host
 from nova.operations.framework.base import CONDUCTOR, NETWORK, Step, connects_volumes, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
-from nova.operations.framework.rules import Rules
+from nova.operations.framework.rules import ANY_TPM, Rules
 from nova.operations.moves import Move, MoveData
 
 _SIZES = ("memory_total", "memory_processed", "memory_remaining", "disk_total", "disk_processed", "disk_remaining")
@@ -54,7 +54,7 @@ class LiveMigrateData(MoveData, kw_only=True):
 class LiveMigrate(Move):
     name, action = "live_migrate", "live-migration"
     rules = Rules(label="os-migrateLive", vm_states=frozenset({states.ACTIVE, states.PAUSED}), host="up",
-                  without_shares=True)
+                  without_shares=True, without_tpm=ANY_TPM - {"host"})
     request_type = LiveMigrateRequest
     data_type = LiveMigrateData
     task_state = states.MIGRATING

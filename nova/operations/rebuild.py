@@ -19,6 +19,7 @@ from nova.objects.hosts.scheduling import RequestSpec
 from nova.objects.images.image import METADATA, Image, check_image_fits, metadata_of
 from nova.objects.requirements import disk_buses
 from nova.objects.requirements.guest_numa import guest_topology
+from nova.objects.requirements.properties import tpm_secret_security
 from nova.objects.requirements.requested_resources import requested_resources
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure
@@ -29,7 +30,7 @@ from nova.objects.volumes.volume import VolumeContent
 from nova.operations.framework import on_host
 from nova.operations.framework.base import CONDUCTOR, VOLUMES, Operation, Step, Wait, connects_volumes, event_key, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
-from nova.operations.framework.rules import Rules
+from nova.operations.framework.rules import ANY_TPM, Rules
 
 _EVENT = "compute_rebuild_instance"
 # Server columns that a request may change in addition to the image.
@@ -90,7 +91,7 @@ class RebuildData(Object, kw_only=True):
 class Rebuild(Operation):
     name = action = "rebuild"
     rules = Rules(label="rebuild", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}), release=3,
-                  without_shares=True)
+                  without_shares=True, without_tpm=ANY_TPM)
     request_type = RebuildRequest
     data_type = RebuildData
     task_state = states.REBUILDING
@@ -126,6 +127,8 @@ class Rebuild(Operation):
     def _give_image(self, ctl: Acceptance, request: RebuildRequest) -> None:
         instance, image, had = ctl.instance, request.image, ctl.instance.image
         if had is None or had.id != image.id:
+            if tpm_secret_security(instance.flavor, image):
+                raise exception.ForbiddenWithTpm(method=self.rules.label, instance_uuid=instance.uuid)
             disk_buses.check(instance, instance.flavor, image)
             wanted = requested_resources(instance.flavor, image).required
             current = requested_resources(instance.flavor, had, existing=True).required

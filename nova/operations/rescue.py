@@ -16,7 +16,7 @@ from nova.objects.servers.instance import Instance
 from nova.operations.framework import on_host
 from nova.operations.framework.base import CONDUCTOR, connects_volumes, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
-from nova.operations.framework.rules import Rules
+from nova.operations.framework.rules import ANY_TPM, Rules
 from nova.operations.power import PowerAction
 
 # Properties that the image must have, and trait of the host, to rescue a server that boots from a volume.
@@ -56,7 +56,8 @@ class _Rescue(PowerAction):
 
 class Rescue(_Rescue):
     name = action = "rescue"
-    rules = Rules(label="rescue", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}), release=3)
+    rules = Rules(label="rescue", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}), release=3,
+                  without_tpm=ANY_TPM)
     request_type = RescueRequest
     data_type = RescueData
     task_state = states.RESCUING

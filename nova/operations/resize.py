@@ -14,6 +14,7 @@ from nova import exception
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import Object
 from nova.objects.requirements import local_disks
+from nova.objects.requirements.properties import tpm_secret_security
 from nova.objects.requirements.requested_resources import check_resize, requests_dedicated_resources
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers import states
@@ -68,6 +69,8 @@ class Resize(Move):
             raise exception.CannotResizeToSameFlavor()
         if flavor.root_gb == 0 and instance.flavor.root_gb and not instance.volume_backed:
             raise exception.InvalidInput("Resize to zero disk flavor is not allowed.")
+        if {"deployment"} < {tpm_secret_security(kind, instance.image) for kind in (flavor, instance.flavor)} - {""}:
+            raise exception.InvalidInput("A resize cannot change hw:tpm_secret_security to or from deployment.")
         local_disks.check_ephemerals(instance.block_devices, flavor)
         check_resize(instance, flavor)
         ctl.reserve(flavor.vcpus - instance.flavor.vcpus, flavor.memory_mb - instance.flavor.memory_mb)

@@ -12,7 +12,7 @@ from nova.objects.servers import states
 from nova.operations.framework import on_host
 from nova.operations.framework.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, connects_volumes, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
-from nova.operations.framework.rules import Rules
+from nova.operations.framework.rules import ANY_TPM, Rules
 from nova.operations.power import FollowsPowerState
 from nova.operations.snapshot import SavedData, Saving, capturing, uploading
 
@@ -83,8 +83,8 @@ class _Offloading(Operation):
 
 class Shelve(_Offloading, Saving, FollowsPowerState):
     name = action = "shelve"
-    rules = Rules(label="shelve", without_shares=True, host="needed", release=3, vm_states=frozenset({
-        states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED}))
+    rules = Rules(label="shelve", without_shares=True, without_tpm=ANY_TPM, host="needed", release=3,
+                  vm_states=frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED}))
     request_type = ShelveRequest
     task_state = states.SHELVING
     shuts_down = True

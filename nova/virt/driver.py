@@ -43,8 +43,8 @@ class Driver(GuestDriver, abc.ABC):
     the name of its host and passes its roles to this constructor: a driver without a required role, or a role without a
     required method, raises TypeError, which names what is missing. ``capabilities``: names that nova-compute and the
     API check: console_output, diagnostics, pause, suspend, attach_volume, attach_interface, move (cold),
-    live_migration, snapshot. Methods without their capability raise NotImplementedHere. ``on_unreachable``: called once
-    when the hypervisor becomes unreachable."""
+    live_migration, snapshot, vtpm. Methods without their capability raise NotImplementedHere. ``on_unreachable``:
+    called once when the hypervisor becomes unreachable."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
     # False if guests do not use cached images (virtual hosts).

@@ -3,6 +3,7 @@ Later starts and moves of the server need no token of its user. The keys are sto
 (nova.conductor.secret_cipher). Only hosts receive them, with the orders of steps that connect volumes."""
 
 import contextlib
+import secrets
 from collections.abc import Callable
 
 import msgspec
@@ -13,6 +14,8 @@ from nova.conductor.core import Core
 from nova.conductor.secret_cipher import SecretCipher, SecretUnreadable
 from nova.db.servers import passwords, servers
 from nova.db.sql.engine import Database
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.requirements.properties import tpm_secret_security
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import Volume, VolumeEncryption, VolumeKey
 
@@ -74,8 +77,16 @@ def opened(cipher: SecretCipher, instance: Instance) -> list[VolumeKey]:
     return [VolumeKey(key_id=key_id, passphrase=text) for key_id, text in passphrases.items() if text]
 
 
+def tpm_secret(cipher: SecretCipher, instance: Instance, flavor: Flavor) -> str | None:
+    """Return the encrypted secret of the server's virtual TPM, created if the server gets a TPM with this flavor."""
+    if instance.encrypted_tpm_secret or not tpm_secret_security(flavor, instance.image):
+        return instance.encrypted_tpm_secret
+    return cipher.encrypt(secrets.token_hex(32))
+
+
 def renew(db: Database, cipher: SecretCipher) -> int:
-    """Re-encrypt all decryptable volume keys with the first key of the cipher; return the number of changed servers."""
+    """Re-encrypt all decryptable volume keys and TPM secrets with the first key of the cipher; return the number of
+    changed servers."""
     def renewed(devices: list[BlockDevice]) -> list[BlockDevice]:
         return [device if device.encryption is None else msgspec.structs.replace(
             device, encryption=_renewed(cipher, device.encryption)) for device in devices]
@@ -85,14 +96,19 @@ def renew(db: Database, cipher: SecretCipher) -> int:
             connection, after, _AT_ONCE)):
         after = uuids[-1]
         for uuid in uuids:
-            count += db.write(lambda connection, uuid=uuid: _renew(connection, uuid, renewed))  # type: ignore[misc]
+            count += db.write(lambda connection, uuid=uuid: _renew(connection, uuid, renewed, cipher))  # type: ignore[misc]
     return count
 
 
-def _renew(connection: sa.Connection, uuid: str, renewed: Callable[[list[BlockDevice]], list[BlockDevice]]) -> bool:
+def _renew(connection: sa.Connection, uuid: str, renewed: Callable[[list[BlockDevice]], list[BlockDevice]],
+           cipher: SecretCipher) -> bool:
     instance = servers.get(connection, uuid, deleted=True)
-    before = instance.block_devices
+    before, had = instance.block_devices, instance.encrypted_tpm_secret
     servers.change(connection, instance, "block_devices", renewed)
+    with contextlib.suppress(SecretUnreadable):
+        if had and (secret := cipher.reencrypt(had)) != had:
+            servers.update(connection, uuid, {"encrypted_tpm_secret": secret})
+            return True
     return instance.block_devices != before
 
 

@@ -296,8 +296,10 @@ class StepExecutor:
         if instance.encrypted_pass:  # the selection of the host checked that it can be decrypted
             password = None if run.action.undoing else self.core.cipher.try_decrypt(instance.encrypted_pass)
             instance = msgspec.structs.replace(instance, admin_pass=password)
-        keys = volume_keys.opened(self.core.cipher, run.instance) if run.operation.needs_keys(
-            step, run.action.undoing) else []
+        needs_keys = run.operation.needs_keys(step, run.action.undoing)
+        keys = volume_keys.opened(self.core.cipher, run.instance) if needs_keys else []
+        instance = msgspec.structs.replace(instance, tpm_secret=self.core.cipher.try_decrypt(
+            instance.encrypted_tpm_secret) if needs_keys else None)
         return StepOrder(action=run.ordered(), step=step.name, attempt=attempt, undo=run.action.undoing,
                          instance=without_secrets(instance), rules=rules, volume_keys=keys, issued_at=clock.now(),
                          lease=CONF.conductor.lease)

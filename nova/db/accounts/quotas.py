@@ -10,7 +10,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.conf.quota import DEFAULTS
+from nova.conf.conductor import QUOTAS
 from nova.db import tables
 from nova.db.accounts import flavors
 from nova.db.sql import hot, rows
@@ -22,7 +22,7 @@ from nova.objects.servers.instance import Instance
 
 # Resource name of a quota set -> its option in [quota]. One of them has another name.
 RESOURCES = {"injected_file_path_bytes" if option == "injected_file_path_length" else option: option
-             for option in DEFAULTS}
+             for option in QUOTAS}
 # The counters of quota_usages.
 COUNTED = ("instances", "cores", "ram")
 _CLASS = "class:"

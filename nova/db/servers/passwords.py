@@ -26,10 +26,11 @@ def set_check_value(connection: sa.Connection, encrypted: str | None) -> None:
 
 
 def with_volume_keys(connection: sa.Connection, after: str, limit: int) -> list[str]:
-    """Return the ids of servers with keys of volumes, in order, after ``after``."""
+    """Return the ids of servers with keys of volumes or of a virtual TPM, in order, after ``after``."""
     devices = sa.type_coerce(INSTANCES.c.block_devices, sa.Text)
+    has_keys = sa.or_(devices.like('%"sealed"%'), INSTANCES.c.encrypted_tpm_secret.is_not(None))
     return list(connection.scalars(sa.select(INSTANCES.c.uuid).where(
-        INSTANCES.c.uuid > after, devices.like('%"sealed"%')).order_by(INSTANCES.c.uuid).limit(limit)))
+        INSTANCES.c.uuid > after, has_keys).order_by(INSTANCES.c.uuid).limit(limit)))
 
 
 def forget(connection: sa.Connection) -> int:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 # Wide columns that a list without detail never shows.
 _BRIEF = ("user_data", "network_info", "block_devices", "personality", "system_metadata", "scheduler_hints",
           "requested_networks", "shares", "numa_topology", "pci_devices", "device_addresses", "admin_pass",
-          "encrypted_pass", "text_block")
+          "encrypted_pass", "encrypted_tpm_secret", "text_block")
 
 # Columns of the text index, and the column by which its blocks are divided.
 INDEXED_TEXTS = ("display_name", "hostname", "display_description", "addresses", "reservation_id", "key_name",

@@ -275,7 +275,7 @@ instances = table(
     Column("locked_reason", text()),
     # Unencrypted password of the previous release; conductors encrypt it.
     Column("admin_pass", text()),
-    Column("encrypted_pass", LongText),
+    *optional(LongText, "encrypted_pass", "encrypted_tpm_secret"),
     # Digest of the create request, if the request had an Idempotency-Key.
     Column("request_digest", text(64)),
     Column("trusted_certs", Json(list[str])),

@@ -81,6 +81,8 @@ class Hardware:
     guest_agent: bool = False
     locked_memory: bool = False
     viommu_model: str | None = None
+    tpm_version: str | None = None
+    tpm_model: str | None = None
 
 
 def hardware(wishes: Properties, existing: bool = False) -> Hardware:
@@ -119,7 +121,7 @@ def hardware(wishes: Properties, existing: bool = False) -> Hardware:
         sound_model=picked["hw_sound_model"],
         watchdog=None if picked["hw_watchdog_action"] == "disabled" else picked["hw_watchdog_action"],
         rng=_rng(wishes), guest_agent=wishes.image_flag("hw_qemu_guest_agent"), locked_memory=_locked_memory(wishes),
-        viommu_model=picked["hw_viommu_model"])
+        viommu_model=picked["hw_viommu_model"], tpm_version=picked["hw_tpm_version"], tpm_model=picked["hw_tpm_model"])
 
 
 def required_traits(flavor: Flavor, image: Image | None, existing: bool = False) -> set[str]:

@@ -82,6 +82,12 @@ class Properties:
         return wanted
 
 
+def tpm_secret_security(flavor: Flavor, image: Image | None) -> str:
+    """Return the policy for the secret of the server's virtual TPM: user, host or deployment; "" without a TPM."""
+    return flavor.extra_specs.get("hw:tpm_secret_security", "user") if Properties(flavor, image).get(
+        "tpm_version") else ""
+
+
 def choice(key: str, value: str | None, allowed: Collection[str]) -> str | None:
     """Return ``value`` if it is one of ``allowed`` or not set."""
     if value is not None and value not in allowed:

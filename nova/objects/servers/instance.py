@@ -125,10 +125,11 @@ def with_current_keys(devices: Iterable[BlockDevice], current: Iterable[BlockDev
 
 
 def without_secrets(instance: Instance) -> Instance:
-    """Return the instance without the secrets that only conductors can decrypt: its password and volume keys."""
-    if instance.encrypted_pass is None and not any(device.encryption for device in instance.block_devices):
+    """Return the instance without the secrets that only conductors can decrypt: passwords, volume keys and so on."""
+    if instance.encrypted_pass is None and instance.encrypted_tpm_secret is None and not any(
+            device.encryption for device in instance.block_devices):
         return instance
-    return msgspec.structs.replace(instance, encrypted_pass=None, block_devices=[
+    return msgspec.structs.replace(instance, encrypted_pass=None, encrypted_tpm_secret=None, block_devices=[
         msgspec.structs.replace(device, encryption=msgspec.structs.replace(device.encryption, encrypted_passphrase=""))
         if device.encryption else device for device in instance.block_devices])
 
@@ -220,6 +221,9 @@ class Instance(ServerProperties, kw_only=True):
     # Set only in orders for hosts that need it. Conductors store it encrypted (nova.conductor.secret_cipher).
     admin_pass: str | None = None
     encrypted_pass: str | None = None
+    # Passphrase of the state of the virtual TPM; decrypted only in orders of steps that start the guest.
+    tpm_secret: str | None = None
+    encrypted_tpm_secret: str | None = None
     server_group: str | None = None
     # Dedicated resources of the host; None: none.
     numa_topology: GuestTopology | None = None

@@ -5,8 +5,11 @@ from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
 from nova import exception
+from nova.objects.requirements.properties import tpm_secret_security
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
+
+ANY_TPM = frozenset({"user", "deployment", "host"})  # all values of hw:tpm_secret_security
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +31,15 @@ class Rules:
     yields_to: frozenset[str] = frozenset({states.DELETING})
     beside: bool = False  # the operation does not change task_state and queues behind the running operation
     without_shares: bool = False  # the operation is refused for servers with shares
+    without_tpm: frozenset[str] = frozenset()  # values of hw:tpm_secret_security with which the operation is refused
     release: int = 0  # minimum service version of nova-compute on the server's host; older versions lack the steps
 
 
 def check(rules: Rules, instance: Instance, is_admin: bool, host_up: Callable[[], bool]) -> None:
-    """Check that an operation may start. The order of the checks is API. Raises ForbiddenWithShares, InstanceIsLocked,
-    InstanceNotReady, InstanceInvalidState, InstanceStateUnknown, ComputeServiceUnavailable."""
+    """Check that an operation may start. The order of the checks is API. Raises ForbiddenWithTpm, ForbiddenWithShares,
+    InstanceIsLocked, InstanceNotReady, InstanceInvalidState, InstanceStateUnknown, ComputeServiceUnavailable."""
+    if rules.without_tpm and tpm_secret_security(instance.flavor, instance.image) in rules.without_tpm:
+        raise exception.ForbiddenWithTpm(method=rules.label, instance_uuid=instance.uuid)
     if rules.without_shares and instance.shares:
         raise exception.ForbiddenWithShares(method=rules.label, instance_uuid=instance.uuid)
     if rules.lock and instance.locked and not is_admin:

@@ -36,7 +36,7 @@ class LibvirtDriver(Driver):
     or hard reboot does not wait for an action that hangs."""
 
     capabilities = frozenset({"console_output", "diagnostics", "pause", "suspend", "attach_volume", "attach_interface",
-                              "move", "live_migration", "snapshot"})
+                              "move", "live_migration", "snapshot", "vtpm"})
 
     def __new__(cls, *_arguments: object, **_keywords: object) -> "LibvirtDriver":
         return super().__new__(ContainerDriver if CONF.libvirt.virt_type == "lxc" else cls)

@@ -17,7 +17,7 @@ from nova.virt.guest_files import directories
 from nova.virt.guest_files.local_guests import LocalGuests
 from nova.virt.guest_locks import LOCK_TIMEOUT, GuestLocks
 from nova.virt.libvirt import diagnostics, errors, power, secrets
-from nova.virt.libvirt.files import disks
+from nova.virt.libvirt.files import disks, tpm
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.node.capabilities import Capabilities, foreign, of_guests, of_host
@@ -90,7 +90,8 @@ class Guests(LocalGuests):
         device_traits = inventory.traits_of_devices(
             inventory.devices_of(emulator), version, host.arch) | inventory.network_traits()
         # Another thread may drop the cached values at any time.
-        settings = dataclasses.replace(chosen, foreign=others, secure_boot=capabilities.secure_boot)
+        settings = dataclasses.replace(chosen, foreign=others, secure_boot=capabilities.secure_boot,
+                                       tpm=capabilities.tpm)
         capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(device_traits))
         self._capabilities, self._settings = capabilities, settings
         return capabilities, settings
@@ -194,16 +195,17 @@ class Guests(LocalGuests):
     def definition_of(self, instance: Instance) -> str:
         """Give libvirt the server's keys and return its domain definition. Raises InvalidInput, InvalidDiskInfo."""
         config = self.with_ports(instance, self.config(instance))
-        self.give_keys(instance.uuid, instance.block_devices)
+        self.give_keys(instance.uuid, instance.block_devices, instance.tpm_secret)
+        tpm.restore(instance.uuid, config.tpm_version)
         local = disks.inspect_disks(instance)
         previous = self.previous(instance.uuid)
         return domain_xml.domain_xml(instance, config, local,
                                      layout(config, local, instance.block_devices, previous), self.settings, previous)
 
-    def give_keys(self, uuid: str, devices: Sequence[BlockDevice]) -> None:
-        """Give libvirt the keys of the guest's encrypted, connected volumes."""
-        if any(device.connection and device.connection.key for device in devices):
-            self.call(lambda connection: secrets.define(connection, uuid, devices), uuid)
+    def give_keys(self, uuid: str, devices: Sequence[BlockDevice], tpm_secret: str | None = None) -> None:
+        """Give libvirt the keys of the guest's encrypted, connected volumes and of its virtual TPM."""
+        if tpm_secret or any(device.connection and device.connection.key for device in devices):
+            self.call(lambda connection: secrets.define(connection, uuid, devices, tpm_secret), uuid)
 
     def forget_keys(self, uuid: str) -> None:
         """Undefine the libvirt secrets of volumes the guest does not use. The caller must hold the guest's lock."""
@@ -266,6 +268,8 @@ class Guests(LocalGuests):
             if must_exist and not exists:
                 raise exception.GuestNotFound(instance_uuid=instance.uuid)
             xml = self.definition_of(instance)
+            if "<tpm " in xml and not instance.tpm_secret and (fresh or not self.is_active(instance.uuid)):
+                raise exception.TpmSecretUnavailable(instance_uuid=instance.uuid)
             if exists and fresh:
                 self.on_domain(instance.uuid, power.stop)
             directories.take(instance.uuid, self.name)

@@ -98,7 +98,7 @@ class Power(BasicPower):
     def resume(self, instance: Instance) -> None:
         with self._guests.locks.hold(instance.uuid):
             if self._guests.power_state(instance.uuid) == states.POWER_SUSPENDED:
-                self._guests.give_keys(instance.uuid, instance.block_devices)
+                self._guests.give_keys(instance.uuid, instance.block_devices, instance.tpm_secret)
                 self._guests.on_domain(instance.uuid, power.start)
                 return
         self._guests.start(instance)

@@ -1,4 +1,4 @@
-"""The keys of a guest's encrypted volumes in libvirt: in memory, readable by QEMU only.
+"""The keys of a guest's encrypted volumes and of its virtual TPM in libvirt: in memory, readable by QEMU only.
 
 libvirtd loses them when it stops, and needs them when a guest starts, gets a volume or arrives by migration; these
 actions provide them."""
@@ -10,24 +10,25 @@ from collections.abc import Iterable, Iterator
 import libvirt
 
 from nova.objects.servers.instance import BlockDevice
-from nova.virt.libvirt.xml.layout import secret_of
+from nova.virt.libvirt.xml.layout import TPM, secret_of
 from nova.virt.libvirt.xml.xmltree import element
 
 # Usage name of a secret. Unlike the path of a volume, it identifies the server.
 _USAGE = "nova/{server}/{volume}"
 
 
-def define(connection: libvirt.virConnect, server: str, devices: Iterable[BlockDevice]) -> None:
-    """Define a libvirt secret for each of the server's encrypted devices that are connected to this host."""
-    for device in devices:
-        key = device.connection.key if device.connection else None
-        if key is not None:
-            volume = device.volume_id or ""
-            secret = ET.Element("secret", ephemeral="yes", private="yes")
-            element(secret, "uuid", secret_of(server, volume))
-            element(secret, "description", f"Volume {volume} of server {server}")
-            element(element(secret, "usage", type="volume"), "volume", _USAGE.format(server=server, volume=volume))
-            connection.secretDefineXML(ET.tostring(secret, encoding="unicode")).setValue(key.passphrase.encode())
+def define(connection: libvirt.virConnect, server: str, devices: Iterable[BlockDevice], tpm: str | None = None) -> None:
+    """Define a libvirt secret for each of the server's encrypted devices that are connected to this host, and one for
+    its virtual TPM with the passphrase ``tpm``."""
+    keys = {device.volume_id or "": device.connection.key.passphrase for device in devices
+            if device.connection and device.connection.key is not None}
+    for name, passphrase in (keys | ({TPM: tpm} if tpm else {})).items():
+        secret = ET.Element("secret", ephemeral="yes", private="yes")
+        element(secret, "uuid", secret_of(server, name))
+        element(secret, "description", f"{'TPM' if name == TPM else f'Volume {name}'} of server {server}")
+        usage = element(secret, "usage", type="vtpm" if name == TPM else "volume")
+        element(usage, "name" if name == TPM else "volume", _USAGE.format(server=server, volume=name))
+        connection.secretDefineXML(ET.tostring(secret, encoding="unicode")).setValue(passphrase.encode())
 
 
 def undefine(connection: libvirt.virConnect, server: str, unless: str) -> None:

@@ -348,6 +348,7 @@ def test_uefi_image_enables_firmware_and_secure_boot() -> None:
     assert features["secure-boot"] == "no"
     secure = define(server({}, {"hw_firmware_type": "uefi", "os_secure_boot": "required", "hw_machine_type": "q35"}))
     assert secure.find("os/firmware/feature[@name='secure-boot']").get("enabled") == "yes"
+    assert secure.find("pm/suspend-to-mem").get("enabled") == "no"
     assert secure.find("features/smm").get("state") == "on"
     assert define(server()).find("os").get("firmware") is None
 

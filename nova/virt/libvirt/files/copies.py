@@ -259,6 +259,7 @@ def _allowed(instance: Instance) -> Iterator[tuple[str, int]]:
     yield SWAP, instance.flavor.swap * _MIB
     yield CONFIG_DRIVE, _SMALL
     yield NVRAM, _SMALL
+    yield from dict.fromkeys(disks.TPM_STATES.values(), _MIB).items()
     yield KERNEL, CONF.compute.kernel_size_limit_mb * _MIB
     yield RAMDISK, CONF.compute.kernel_size_limit_mb * _MIB
 

@@ -14,6 +14,7 @@ from nova.virt.images import qemuimg
 
 ROOT, SWAP, CONFIG_DRIVE, KERNEL, RAMDISK = "disk", "disk.swap", "disk.config", "kernel", "ramdisk"
 NVRAM = "nvram"
+TPM_STATES = {"1.2": "tpm-00.permall", "2.0": "tpm2-00.permall"}  # the names that swtpm gives them
 ROOT_FILE_SYSTEM = "rootfs.img"  # of a container: raw, without partitions
 # Names of the files of a rescue: the rescue disks, and the definition before.
 RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK = (
@@ -116,7 +117,7 @@ def virtual_size(path: str, image_format: str) -> int:
 
 def format_to_copy(name: str) -> str | None:
     """Return the format of a file that moves with a guest, or None for other files."""
-    fixed = {CONFIG_DRIVE: "raw", KERNEL: "raw", RAMDISK: "raw", NVRAM: "raw", ROOT_FILE_SYSTEM: "raw"}
+    fixed = dict.fromkeys((CONFIG_DRIVE, KERNEL, RAMDISK, NVRAM, ROOT_FILE_SYSTEM, *TPM_STATES.values()), "raw")
     return fixed.get(name) or ("qcow2" if _is_disk(name) else None)
 
 

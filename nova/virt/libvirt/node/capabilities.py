@@ -57,6 +57,7 @@ class Capabilities:
     virtio_fs: bool = False
     uefi: bool = False
     secure_boot: bool = False
+    tpm: frozenset[str] = frozenset()  # versions and models of virtual TPMs
     emulators: tuple[tuple[str, str, frozenset[str]], ...] = ()
     foreign: tuple[GuestArchitecture, ...] = ()
     model_traits: frozenset[str] = frozenset()
@@ -85,9 +86,10 @@ def of_host(connection: libvirt.virConnect) -> Capabilities:
 def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Settings,
               machines: tuple[str, ...]) -> Capabilities:
     """Return ``host`` with the capabilities of guests on any of ``machines``, the default one first."""
-    buses: set[str] = set()
+    buses: frozenset[str] = frozenset()
     videos: set[str] = set()
     graphics: set[str] = set()
+    tpm = ("model", "backendVersion") if CONF.libvirt.swtpm_enabled else ()
     has_virtiofsd = any(_serves_file_systems(path) for place in _VHOST_USER
                         for path in glob.glob(os.path.join(place, "*.json")))
     described = host
@@ -107,6 +109,7 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
             cpu_modes=frozenset(mode.get("name", "") for mode in root.findall("cpu/mode")
                                 if mode.get("supported") == "yes"),
             uefi=described.uefi or "efi" in _values(root, "os", "firmware"),
+            tpm=frozenset().union(*(_values(root, "devices/tpm", name) for name in tpm)) or described.tpm,
             virtio_fs=described.virtio_fs or (has_virtiofsd and "virtiofs" in _values(
                 root, "devices/filesystem", "driverType")),
             secure_boot=described.secure_boot or "yes" in _values(root, "os/loader", "secure"),
@@ -147,8 +150,8 @@ def foreign(connection: libvirt.virConnect, host: Capabilities, settings: Settin
     return tuple(architectures)
 
 
-def _values(root: ET.Element, where: str, name: str) -> set[str]:
-    return {value.text or "" for value in root.findall(f"{where}/enum[@name='{name}']/value")}
+def _values(root: ET.Element, where: str, name: str) -> frozenset[str]:
+    return frozenset(value.text or "" for value in root.findall(f"{where}/enum[@name='{name}']/value"))
 
 
 def _cpu_info(connection: libvirt.virConnect, root: ET.Element, cpu: ET.Element | None, arch: str) -> dict[str, Any]:

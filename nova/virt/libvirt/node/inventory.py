@@ -97,6 +97,9 @@ def traits_of_node(capabilities: Capabilities) -> list[str]:
     traits |= {hardware_values.machine_trait(machine, arch) for arch, _path, machines in capabilities.emulators
                if arch in offered for machine in machines}
     traits |= {hardware_values.machine_trait(machine) for machine in capabilities.machines - {"pc", "q35"}}
+    policies = {f"SECRET_SECURITY_{name}" for name in CONF.libvirt.supported_tpm_secret_security if capabilities.tpm}
+    traits |= {f"COMPUTE_SECURITY_TPM_{name.removeprefix('tpm-').replace('.', '_').upper()}"
+               for name in capabilities.tpm | policies}
     features = capabilities.features if capabilities.arch == "x86_64" else frozenset()
     traits |= {f"HW_CPU_X86_{_CPU_FEATURES[name]}" for name in features if name in _CPU_FEATURES}
     traits |= {trait for applies, trait in (

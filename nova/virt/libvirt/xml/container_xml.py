@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from nova import exception
 from nova.objects.requirements.hardware import hardware
-from nova.objects.requirements.properties import Properties, is_unset
+from nova.objects.requirements.properties import Properties
 from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.files import container_files
 from nova.virt.libvirt.files.disks import LocalDisks
 from nova.virt.libvirt.xml import device_xml, domain_xml, guest_parts
-from nova.virt.libvirt.xml.guest_config import REFUSED_PROPERTIES, REFUSED_SPECS, GuestConfig
+from nova.virt.libvirt.xml.guest_config import GuestConfig, refuse_properties
 from nova.virt.libvirt.xml.layout import GuestDisk
 from nova.virt.libvirt.xml.settings import Settings
 from nova.virt.libvirt.xml.xmltree import element
@@ -39,13 +39,11 @@ def container_config(instance: Instance, settings: Settings, is_new: bool = True
             if value not in ("", supported):
                 raise exception.InvalidInput(reason=f"{name}={value} is not supported by this hypervisor, whose "
                                                     f"guests have {supported}")
-        for source, names in ((wishes.specs, REFUSED_SPECS), (wishes.image, REFUSED_PROPERTIES)):
-            for name in names:
-                if not is_unset(source.get(name)):
-                    raise exception.InvalidInput(reason=f"{name}={source[name]} is not supported by containers")
+        refuse_properties(wishes)
         parts = guest_parts.parts_of(instance, settings)
         for is_wanted, feature in (
                 (wanted.firmware == "uefi", "hw_firmware_type=uefi"), (wanted.viommu_model, "hw_viommu_model"),
+                (wanted.tpm_version, "hw:tpm_version"),
                 (wanted.secure_boot_wish == "required", "secure boot"), (wanted.watchdog, "hw_watchdog_action"),
                 (wanted.locked_memory, "hw_locked_memory"), (wanted.disk_limits, "quota:disk_*"),
                 (parts.devices, "pci_passthrough:alias"),

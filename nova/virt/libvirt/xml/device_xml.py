@@ -11,7 +11,7 @@ from nova.objects.volumes.volume import VolumeConnection
 from nova.virt.libvirt.files.disks import LocalDisk
 from nova.virt.libvirt.xml import guest_parts
 from nova.virt.libvirt.xml.guest_config import GuestConfig
-from nova.virt.libvirt.xml.layout import GuestDisk
+from nova.virt.libvirt.xml.layout import TPM, GuestDisk, secret_of
 from nova.virt.libvirt.xml.settings import Settings
 from nova.virt.libvirt.xml.xmltree import element
 
@@ -249,6 +249,10 @@ def _add_helpers(devices: ET.Element, config: GuestConfig, settings: Settings) -
             element(rng, "rate", bytes=config.rng[0], period=config.rng[1])
         element(rng, "backend", "/dev/urandom", model="random")
         _pack(rng, config)
+    if config.tpm_version:
+        backend = element(element(devices, "tpm", model=config.tpm_model or "tpm-tis"), "backend", type="emulator",
+                          version=config.tpm_version)
+        element(backend, "encryption", secret=secret_of(config.uuid, TPM))
     if config.viommu_model:
         usual = "intel" if config.is_x86 else "smmuv3"
         model = usual if config.viommu_model == "auto" else config.viommu_model

@@ -48,6 +48,8 @@ def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks
     _features(domain, config)
     _cpu(domain, config, settings)
     _clock(domain, config)
+    if config.secure_boot and config.is_x86:  # otherwise the firmware resets the machine when it starts a kernel
+        element(element(domain, "pm"), "suspend-to-mem", enabled="no")
     element(domain, "on_poweroff", "destroy")
     element(domain, "on_reboot", "restart")
     element(domain, "on_crash", "destroy")

@@ -62,14 +62,13 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
     if existing is None and wanted.hypervisor not in ("", "qemu", guest.virt_type):  # "qemu" stands for KVM as well
         raise exception.InvalidInput(reason=f"img_hv_type={wanted.hypervisor} is not supported by this hypervisor, "
                                             f"whose guests are of the type {guest.virt_type}")
-    for source, keys in ((wishes.specs, REFUSED_SPECS), (wishes.image, REFUSED_PROPERTIES)):
-        for key in keys:
-            if not is_unset(source.get(key)):
-                raise exception.InvalidInput(reason=f"{key}={source[key]} is not supported by this hypervisor")
+    refuse_properties(wishes)
     _check_devices(wanted, platform_of(guest.name))
     if wanted.usb_ports and settings.spice is None:
         raise exception.InvalidInput(
             reason=f"hw_redirected_usb_ports={wanted.usb_ports} requires a host with SPICE consoles")
+    choice("hw_tpm_version", wanted.tpm_version, settings.tpm if guest.name in X86 else ())
+    choice("hw_tpm_model", wanted.tpm_model if wanted.tpm_version else None, settings.tpm)
     machine = _machine(wanted, guest, settings)
     secure = wanted.secure_boot_wish == "required" or (
         wanted.secure_boot_wish == "optional" and settings.secure_boot and "q35" in machine)
@@ -87,6 +86,14 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
     return GuestConfig(
         **values, machine=machine, virt_type=guest.virt_type, cpu_mode=guest.cpu_mode, cpu_model=guest.cpu_model,
         uuid=instance.uuid, secure_boot=secure, parts=parts_of(instance, settings))
+
+
+def refuse_properties(wishes: Properties) -> None:
+    """Raise InvalidInput naming a requested property that libvirt guests cannot have on any host."""
+    for source, keys in ((wishes.specs, REFUSED_SPECS), (wishes.image, REFUSED_PROPERTIES)):
+        for key in keys:
+            if not is_unset(source.get(key)):
+                raise exception.InvalidInput(reason=f"{key}={source[key]} is not supported by this hypervisor")
 
 
 def _check_devices(wanted: Hardware, platform: Platform) -> None:
@@ -131,7 +138,7 @@ def _machine(wanted: Hardware, guest: GuestArchitecture, settings: Settings) -> 
 
 
 # Requested host properties that this driver cannot provide; their traits keep such servers away from the host.
-REFUSED_SPECS = ("hw:pmem", "hw:tpm_version", "hw:cpu_realtime", "hw:mem_encryption", "hw:ephemeral_encryption",
+REFUSED_SPECS = ("hw:pmem", "hw:cpu_realtime", "hw:mem_encryption", "hw:ephemeral_encryption",
                   "hw:maxphysaddr_mode", "accel:device_profile")
-REFUSED_PROPERTIES = ("hw_tpm_version", "hw_mem_encryption", "hw_ephemeral_encryption", "hw_firmware_stateless",
+REFUSED_PROPERTIES = ("hw_mem_encryption", "hw_ephemeral_encryption", "hw_firmware_stateless",
                        "hw_maxphysaddr_mode")

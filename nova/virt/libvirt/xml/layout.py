@@ -101,8 +101,11 @@ def serial_of(device: BlockDevice) -> str:
     return device.serial or (device.connection.serial if device.connection else "") or device.volume_id or ""
 
 
+TPM = "tpm"  # stands for a volume in the name of the secret of a TPM
+
+
 def secret_of(server: str, volume: str) -> str:
-    """Return libvirt's id of the key of a server's encrypted volume, which is the same on every host."""
+    """Return libvirt's id of the key of a server's encrypted volume, or of its TPM, the same on every host."""
     return str(uuid.uuid5(_SECRETS, f"{server}/{volume}"))
 
 

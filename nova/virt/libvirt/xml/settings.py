@@ -42,7 +42,7 @@ class Settings:
     ``pcie_ports`` 0: as many as a guest's devices need, and a few. ``shared_cpus``: where guests without CPUs of their
     own may run (empty: anywhere), and ``cells`` the same by the host's NUMA cells; ``page_kb``: of a small page.
     ``names``: the template of domains' names. ``foreign``: the guest architectures beside that of the host.
-    ``secure_boot``: the host has firmware for it."""
+    ``secure_boot``: the host has firmware for it. ``tpm``: versions and models of virtual TPMs."""
 
     owner: str
     virt_type: str = "kvm"
@@ -66,6 +66,7 @@ class Settings:
     names: str = "instance-%08x"
     foreign: tuple[GuestArchitecture, ...] = ()
     secure_boot: bool = True
+    tpm: frozenset[str] = frozenset()
 
     def architecture(self, name: str = "") -> GuestArchitecture | None:
         """Return how guests of this architecture ("": the host's) run here; None if they do not."""

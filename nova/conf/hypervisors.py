@@ -1,8 +1,28 @@
-"""Options of the VMware driver (``compute_driver = vmware``), all read by nova-compute."""
+"""Options of the hypervisor drivers User Mode Linux ([uml]), VMware ([vmware]) and bare metal ([ironic]), read by
+nova-compute. keystoneauth's options of the group ironic name the service and the credentials."""
 
 from oslo_config import cfg
 
 OPTIONS = {
+    "uml": [
+        cfg.StrOpt("kernel", default="/usr/bin/linux.uml", help="Path of the User Mode Linux kernel that all guests "
+                   "run. Read by nova-compute. Set it where the kernel is not that of Debian's package "
+                   "user-mode-linux."),
+        cfg.StrOpt("user_ids", default="458752-524287", help="Range of user ids that run guests, as FIRST-LAST. Each "
+                   "guest has an id of its own, which is also its group id and needs no account. Read by nova-compute, "
+                   "which uses it only as root; otherwise guests run as the user of nova-compute. Change it if other "
+                   "programs of the host use these ids, and only while the host has no guests."),
+        cfg.StrOpt("memory_directory", default="/dev/shm",  # noqa: S108 - a directory for the kernels' own files
+                   help="Directory for the memory of guests, on a file system in memory that permits execution. Read "
+                        "by nova-compute. Its size limits the memory that the host offers. The default has half of the "
+                        "host's memory on most systems."),
+        cfg.StrOpt("kernel_arguments", default="", help="Further arguments of the kernels of guests. Read by "
+                   "nova-compute when a guest starts."),
+        cfg.IntOpt("wait_soft_reboot_seconds", default=120, min=0, help="Seconds that a guest gets to reboot itself "
+                   "for a soft reboot; then a hard reboot follows. Read by nova-compute."),
+        cfg.IntOpt("start_timeout", default=60, min=1, help="Seconds within which the kernel of a starting guest must "
+                   "respond. Read by nova-compute. Raise it on busy hosts."),
+    ],
     "vmware": [
         cfg.HostAddressOpt("host_ip", help="Host name or IP address of the vCenter server. Read by nova-compute, which "
                            "does not start with the driver vmware if it is unset."),
@@ -51,5 +71,21 @@ OPTIONS = {
                    "reach serial_port_service_uri. Unset: directly. Read by nova-compute."),
         cfg.StrOpt("serial_log_dir", default="/opt/vmware/vspc", help="Directory in which the virtual serial port "
                    "concentrator stores console logs. Read by nova-compute, which must share the directory with it."),
+    ],
+    "ironic": [
+        cfg.ListOpt("peer_list", default=[], help="Names of the hosts whose nova-computes may share the nodes of "
+                    "Ironic. Read by nova-conductor. Empty: all hosts with compute_driver = ironic share them, which "
+                    "is only possible while hosts have no keys of their own ([rpc]key_file); a host with a key that is "
+                    "not listed manages no nodes."),
+        cfg.StrOpt("conductor_group", help="Conductor group of Ironic whose nodes this host manages, together with "
+                   "the hosts of the same value. Unset: the nodes of all groups. Read by nova-compute. Set it to "
+                   "manage parts of a large Ironic by different hosts."),
+        cfg.StrOpt("shard", help="Shard of Ironic whose nodes this host manages, together with the hosts of the same "
+                   "value. Unset: the nodes of all shards. Read by nova-compute. Needs API version 1.82 of Ironic."),
+        cfg.FloatOpt("api_retry_interval", default=2, min=0.05, help="Seconds between two requests for the state of a "
+                     "node that is being deployed, cleaned or switched, and between two attempts while a node is "
+                     "locked. Read by nova-compute."),
+        cfg.IntOpt("serial_console_state_timeout", default=10, min=1, help="Seconds that Ironic gets to start the "
+                   "serial console of a node. Read by nova-compute."),
     ],
 }
