@@ -26,9 +26,10 @@ from nova.db.tables import actions as ACTIONS
 from nova.db.tables import allocations as ALLOCATIONS
 from nova.db.tables import certificate_roots as ROOTS
 from nova.db.tables import certificates as CERTIFICATES
-from nova.db.tables import ec2_ids as EC2_IDS
 from nova.db.tables import instances as INSTANCES
 from nova.db.tables import migrations as MIGRATIONS
+
+EC2_IDS = tables.ec2_ids
 
 # Tables of the rows that belong to an instance, by their column instance_uuid.
 GO_ALONG = (ACTIONS, MIGRATIONS, tables.external_events, tables.security_group_members, tables.drain_servers,
