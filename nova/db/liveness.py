@@ -6,8 +6,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova.conf import CONF
+from nova.db import tables
 from nova.db.sql import clock
-from nova.db.tables import services as SERVICES
+
+SERVICES = tables.services
 
 
 def is_alive(row: sa.Row[Any], now: datetime.datetime) -> bool:

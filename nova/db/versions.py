@@ -7,8 +7,10 @@ at least as new as their version.
 
 import sqlalchemy as sa
 
+from nova.db import tables
 from nova.db.sql import clock, rows
-from nova.db.tables import versions as TABLE
+
+TABLE = tables.versions
 
 _UPDATE = sa.update(TABLE).where(TABLE.c.name == sa.bindparam("this")).values(version=sa.case(
     (TABLE.c.version < sa.bindparam("now"), sa.bindparam("now")), else_=TABLE.c.version + 1))

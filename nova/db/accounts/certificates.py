@@ -6,11 +6,13 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import exception
+from nova.db import tables
 from nova.db.accounts import quotas
 from nova.db.sql import clock, rows
-from nova.db.tables import certificate_roots as ROOTS
-from nova.db.tables import certificates as TABLE
 from nova.objects.accounts.certificate import Issued, Root
+
+ROOTS = tables.certificate_roots
+TABLE = tables.certificates
 
 
 def lock(connection: sa.Connection, project_id: str) -> None:

@@ -7,10 +7,12 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
+from nova.db import tables
 from nova.db.sql import clock, hot, regexp, rows
-from nova.db.tables import flavor_access as ACCESS
-from nova.db.tables import flavors as TABLE
 from nova.objects.accounts.flavor import Flavor, FlavorQuery
+
+TABLE = tables.flavors
+ACCESS = tables.flavor_access
 
 SORT_KEYS = frozenset({"created_at", "description", "disabled", "ephemeral_gb", "flavorid", "id", "is_public",
                        "memory_mb", "name", "root_gb", "rxtx_factor", "swap", "updated_at", "vcpus"})

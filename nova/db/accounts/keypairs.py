@@ -3,10 +3,12 @@
 import sqlalchemy as sa
 
 from nova import exception
+from nova.db import tables
 from nova.db.accounts import quotas
 from nova.db.sql import clock, rows
-from nova.db.tables import keypairs as TABLE
 from nova.objects.accounts.keypair import Keypair
+
+TABLE = tables.keypairs
 
 
 def index(connection: sa.Connection, user_id: str, limit: int | None = None,

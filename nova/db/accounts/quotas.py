@@ -14,11 +14,12 @@ from nova.conf.conductor import QUOTAS
 from nova.db import tables
 from nova.db.accounts import flavors
 from nova.db.sql import hot, rows
-from nova.db.tables import quota_usages as USAGES
-from nova.db.tables import quotas as LIMITS
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
+
+LIMITS = tables.quotas
+USAGES = tables.quota_usages
 
 # Resource name of a quota set -> its option in [quota]. One of them has another name.
 RESOURCES = {"injected_file_path_bytes" if option == "injected_file_path_length" else option: option
@@ -212,7 +213,7 @@ def account(connection: sa.Connection, project_id: str, user_id: str, flavor_id:
 def _account() -> sa.Select[Any]:
     stored = _LIMITS_AND_USAGE.subquery("stored")
     return flavors.visible(of_project=True).add_columns(*stored.c).join_from(
-        tables.flavors, stored, sa.true(), isouter=True)
+        flavors.TABLE, stored, sa.true(), isouter=True)
 
 
 @dataclasses.dataclass(frozen=True)

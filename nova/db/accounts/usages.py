@@ -5,11 +5,13 @@ import datetime
 
 import sqlalchemy as sa
 
+from nova.db import tables
 from nova.db.sql import rows, scans
-from nova.db.tables import instances as TABLE
-from nova.db.tables import usage_audits as AUDITS
 from nova.objects.accounts.usage import ServerUsage
 from nova.objects.servers.instance import Instance
+
+TABLE = tables.instances
+AUDITS = tables.usage_audits
 
 _SHOWN = sa.select(TABLE.c.uuid, TABLE.c.project_id, TABLE.c.display_name, TABLE.c.vm_state, TABLE.c.flavor,
                    TABLE.c.launched_at, TABLE.c.terminated_at)

@@ -4,14 +4,16 @@ from collections.abc import Iterator, Sequence
 
 import sqlalchemy as sa
 
+from nova.db import tables
 from nova.db.accounts import quotas
 from nova.db.audit.base import Check, Finding, put, run
 from nova.db.audit.claims import differences
 from nova.db.sql import rows
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import migrations as MIGRATIONS
-from nova.db.tables import quota_usages as USAGES
 from nova.objects.servers.migration import Migration
+
+INSTANCES = tables.instances
+MIGRATIONS = tables.migrations
+USAGES = tables.quota_usages
 
 
 class Charges(Check):

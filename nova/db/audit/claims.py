@@ -13,11 +13,6 @@ from nova.db import tables
 from nova.db.audit.base import Check, Finding, alive, hold, put
 from nova.db.hosts import allocations
 from nova.db.placement import providers
-from nova.db.tables import allocations as CLAIMS
-from nova.db.tables import compute_nodes as NODES
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import inventories as INVENTORIES
-from nova.db.tables import migrations as MIGRATIONS
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.dedicated_resources import fitting
 from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
@@ -26,6 +21,11 @@ from nova.objects.servers import migration as migration_states
 from nova.objects.servers import states
 from nova.objects.servers.instance import root_volume
 
+CLAIMS = tables.allocations
+INVENTORIES = tables.inventories
+INSTANCES = tables.instances
+MIGRATIONS = tables.migrations
+NODES = tables.compute_nodes
 _OF_SERVERS = allocations.OF_SERVERS  # other consumers have no server to compare with
 
 

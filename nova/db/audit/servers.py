@@ -5,16 +5,18 @@ from collections.abc import Iterator, Sequence
 
 import sqlalchemy as sa
 
+from nova.db import tables
 from nova.db.audit.base import Check, Finding, alive, hold, put, run
 from nova.db.networks import fixed_ips
 from nova.db.sql import clock
-from nova.db.tables import actions as ACTIONS
-from nova.db.tables import evictions as EVICTIONS
-from nova.db.tables import fixed_ips as IPS
-from nova.db.tables import floating_ips as FLOATING
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import security_group_members as MEMBERS
 from nova.objects.servers import states
+
+ACTIONS = tables.actions
+EVICTIONS = tables.evictions
+INSTANCES = tables.instances
+IPS = tables.fixed_ips
+FLOATING = tables.floating_ips
+MEMBERS = tables.security_group_members
 
 
 class Addresses(Check):

@@ -7,15 +7,17 @@ import sqlalchemy as sa
 
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
+from nova.db import tables
 from nova.db.audit.base import Check, Finding, alive, hold, put
 from nova.db.servers import servers
-from nova.db.tables import actions as ACTIONS
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import share_accesses as ACCESSES
-from nova.db.tables import volume_removals as REMOVALS
-from nova.db.tables import volumes as TABLE
 from nova.objects.volumes import volume as volume_states
 from nova.objects.volumes.share import ATTACHING, DETACHING, ERROR
+
+TABLE = tables.volumes
+INSTANCES = tables.instances
+REMOVALS = tables.volume_removals
+ACCESSES = tables.share_accesses
+ACTIONS = tables.actions
 
 _OWNED = (volume_states.RESERVED, volume_states.ATTACHING, volume_states.IN_USE, volume_states.DETACHING)
 

@@ -8,13 +8,15 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conf import CONF
+from nova.db import tables
 from nova.db.hosts import precaches
 from nova.db.sql import clock, rows
-from nova.db.tables import aggregates as TABLE
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import services as SERVICES
 from nova.objects.base import new_uuid
 from nova.objects.hosts.aggregate import Aggregate
+
+TABLE = tables.aggregates
+INSTANCES = tables.instances
+SERVICES = tables.services
 
 ZONE = "availability_zone"
 

@@ -11,14 +11,14 @@ from oslo_db import exception as db_exception
 from nova import exception
 from nova.db import tables
 from nova.db.sql import clock, hot
-from nova.db.tables import allocations as ALLOCATIONS
-from nova.db.tables import compute_nodes as NODES
-from nova.db.tables import inventories as INVENTORIES
-from nova.db.tables import migrations as MIGRATIONS
-from nova.db.tables import services as SERVICES
 from nova.objects.hosts.scheduling import Selection
 from nova.objects.hosts.trees import Allocation
 
+INVENTORIES = tables.inventories
+ALLOCATIONS = tables.allocations
+MIGRATIONS = tables.migrations
+NODES = tables.compute_nodes
+SERVICES = tables.services
 _NO_ROOM = "not enough free resources"
 Usable = Literal["any", "enabled", "up"]  # required state of the nova-compute of a host for a claim on it
 # Claims of servers and migrations; only other consumers, of clients of the Placement API, have a row of their own.

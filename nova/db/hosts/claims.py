@@ -7,13 +7,15 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conf import CONF
+from nova.db import tables
 from nova.db.hosts import aggregates, allocations, compute_nodes, dedicated_resources, services
 from nova.db.servers import server_groups, server_migrations, servers
-from nova.db.tables import providers as PROVIDERS
 from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
 from nova.objects.hosts import trees
 from nova.objects.hosts.scheduling import DIFFERENT_HOST, SAME_HOST, RequestSpec, Selection, metadata_digest
 from nova.objects.servers.instance import Instance
+
+PROVIDERS = tables.providers
 
 
 def claim(connection: sa.Connection, instance: Instance, selection: Selection, spec: RequestSpec,

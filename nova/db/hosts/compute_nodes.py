@@ -15,17 +15,17 @@ from nova.db import tables
 from nova.db.hosts import aggregates, allocations, dedicated_resources, external_providers, services
 from nova.db.servers import server_migrations
 from nova.db.sql import clock, rows
-from nova.db.tables import allocations as ALLOCATIONS
-from nova.db.tables import compute_nodes as TABLE
-from nova.db.tables import inventories as INVENTORIES
-from nova.db.tables import provider_aggregates as MEMBERSHIPS
-from nova.db.tables import providers as PROVIDERS
-from nova.db.tables import services as SERVICES
 from nova.objects.base import new_uuid
 from nova.objects.dedicated_resources.fitting import NodeDedicatedResources
 from nova.objects.hosts import node as node_types
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
 from nova.objects.hosts.scheduling import HostState, NodeUsage
+
+TABLE = tables.compute_nodes
+PROVIDERS = tables.providers
+INVENTORIES = tables.inventories
+ALLOCATIONS = tables.allocations
+SERVICES = tables.services
 
 P = TypeVar("P", bound=Provider)
 
@@ -323,7 +323,7 @@ def remove(connection: sa.Connection, node_uuids: Sequence[str]) -> None:
     # Selected first: MariaDB would wait for the locks of all rows that a DELETE with a subquery reads on the way.
     tree = list(connection.scalars(sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.root_uuid.in_(node_uuids))))
     for start in range(0, len(tree), node_types.NODES):
-        for table in (INVENTORIES, ALLOCATIONS, MEMBERSHIPS):
+        for table in (INVENTORIES, ALLOCATIONS, external_providers.MEMBERSHIPS):
             connection.execute(sa.delete(table).where(
                 table.c.provider_uuid.in_(tree[start:start + node_types.NODES])))
     connection.execute(sa.delete(PROVIDERS).where(PROVIDERS.c.root_uuid.in_(node_uuids)))
@@ -351,7 +351,8 @@ def _remove_idle_providers(connection: sa.Connection, root: str, uuids: Sequence
     idle = [uuid for uuid in uuids if uuid not in busy]
     if idle:
         connection.execute(sa.delete(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(idle)))
-        connection.execute(sa.delete(MEMBERSHIPS).where(MEMBERSHIPS.c.provider_uuid.in_(idle)))
+        connection.execute(sa.delete(external_providers.MEMBERSHIPS).where(
+            external_providers.MEMBERSHIPS.c.provider_uuid.in_(idle)))
         connection.execute(sa.delete(PROVIDERS).where(PROVIDERS.c.uuid.in_(idle)))
     if busy:
         connection.execute(sa.update(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(busy))

@@ -8,12 +8,14 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conf import CONF
-from nova.db.tables import allocations as ALLOCATIONS
-from nova.db.tables import compute_nodes as NODES
-from nova.db.tables import inventories as INVENTORIES
+from nova.db import tables
 from nova.objects.dedicated_resources import fitting
 from nova.objects.dedicated_resources.fitting import GuestDedicatedResources, NodeDedicatedResources
 from nova.objects.hosts.node import MEMORY_MB, VCPU
+
+NODES = tables.compute_nodes
+ALLOCATIONS = tables.allocations
+INVENTORIES = tables.inventories
 
 
 def claim(connection: sa.Connection, consumer: str, root: str,

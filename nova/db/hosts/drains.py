@@ -9,19 +9,21 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova import exception
+from nova.db import tables
 from nova.db.servers import server_migrations
 from nova.db.sql import clock, rows
-from nova.db.tables import actions as ACTIONS
-from nova.db.tables import drain_servers as SERVERS
-from nova.db.tables import drains as TABLE
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import migrations as MIGRATIONS
 from nova.objects.hosts import drain as drain_types
 from nova.objects.hosts.drain import Drain, DrainedServer
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers import states
 from nova.objects.servers.action import Action
 from nova.objects.servers.migration import Migration
+
+TABLE = tables.drains
+SERVERS = tables.drain_servers
+INSTANCES = tables.instances
+MIGRATIONS = tables.migrations
+ACTIONS = tables.actions
 
 _OPEN = TABLE.c.state != drain_types.ENDED
 

@@ -4,11 +4,14 @@ from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 
-from nova.db.tables import allocations as ALLOCATIONS
-from nova.db.tables import consumers as CONSUMERS
-from nova.db.tables import placement_names as NAMES
-from nova.db.tables import providers as PROVIDERS
+from nova.db import tables
 from nova.objects.hosts.placement import PROVIDER
+
+PROVIDERS = tables.providers
+ALLOCATIONS = tables.allocations
+CONSUMERS = tables.consumers
+NAMES = tables.placement_names
+MEMBERSHIPS = tables.provider_aggregates
 
 
 def with_ancestors(connection: sa.Connection, root: str, uuids: Collection[str]) -> set[str]:

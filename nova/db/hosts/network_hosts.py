@@ -8,10 +8,11 @@ import sqlalchemy as sa
 from nova.db import tables, versions
 from nova.db.servers import servers
 from nova.db.sql import rows
-from nova.db.tables import network_hosts as TABLE
-from nova.db.tables import networks as NETWORKS
-from nova.db.tables import versions as VERSIONS
 from nova.objects.networks.network import Peers
+
+TABLE = tables.network_hosts
+NETWORKS = tables.networks
+VERSIONS = tables.versions
 
 
 def differs(connection: sa.Connection, host: str, address: str, networks: Collection[str], complete: bool) -> set[str]:

@@ -14,12 +14,12 @@ from nova.db import liveness, tables
 from nova.db.hosts import aggregates, network_hosts
 from nova.db.servers import server_migrations
 from nova.db.sql import clock, rows
-from nova.db.tables import deleted_hosts as DELETED_HOSTS
-from nova.db.tables import services as TABLE
 from nova.objects.base import new_uuid
 from nova.objects.hosts.scheduling import ServiceFlags
 from nova.objects.hosts.service import Service, WorkerStats
 
+TABLE = tables.services
+DELETED_HOSTS = tables.deleted_hosts
 COMPUTE = "nova-compute"
 _NEXT = TABLE.c.generation + 1
 # Hidden from os-services; visible only to operators of this deployment.

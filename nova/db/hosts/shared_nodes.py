@@ -11,17 +11,17 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import liveness
+from nova.db import liveness, tables
 from nova.db.hosts import allocations, services
 from nova.db.servers import servers
 from nova.db.sql import clock
-from nova.db.tables import allocations as ALLOCATIONS
-from nova.db.tables import compute_nodes as TABLE
-from nova.db.tables import evictions as EVICTIONS
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import services as SERVICES
 from nova.objects.hosts.node import NODES
 from nova.objects.hosts.service import BARE_METAL
+
+TABLE = tables.compute_nodes
+ALLOCATIONS = tables.allocations
+SERVICES = tables.services
+EVICTIONS = tables.evictions
 
 
 @dataclasses.dataclass
@@ -101,10 +101,10 @@ def take_over(connection: sa.Connection, host: str, wanted: dict[str, bool]) -> 
 
 def _move_servers(connection: sa.Connection, node: Any, host: str, consumers: set[str]) -> bool:
     """Give the servers with these claims on a node to the host; return False if one of them may not be moved now."""
-    instances = connection.execute(sa.select(INSTANCES.c.uuid, INSTANCES.c.action_uuid).where(
-        INSTANCES.c.uuid.in_(consumers), INSTANCES.c.host == node.host,
-        INSTANCES.c.node == node.hypervisor_hostname, INSTANCES.c.deleted == sa.false())
-        .order_by(INSTANCES.c.uuid).with_for_update()).all()
+    instances = connection.execute(sa.select(servers.TABLE.c.uuid, servers.TABLE.c.action_uuid).where(
+        servers.TABLE.c.uuid.in_(consumers), servers.TABLE.c.host == node.host,
+        servers.TABLE.c.node == node.hypervisor_hostname, servers.TABLE.c.deleted == sa.false())
+        .order_by(servers.TABLE.c.uuid).with_for_update()).all()
     if {row.uuid for row in instances} != consumers or any(row.action_uuid for row in instances):
         return False
     if connection.scalar(sa.select(EVICTIONS.c.host).where(

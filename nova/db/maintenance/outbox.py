@@ -8,10 +8,12 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from nova.db import tables
 from nova.db.sql import rows
-from nova.db.tables import outbox as TABLE
-from nova.db.tables import outbox_lanes as HELD
 from nova.objects.accounts.notification import Notification
+
+TABLE = tables.outbox
+HELD = tables.outbox_lanes
 
 PARTITIONS = 16
 

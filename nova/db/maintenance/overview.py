@@ -8,16 +8,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.db import liveness
+from nova.db import liveness, tables
 from nova.db.hosts import services
 from nova.db.sql import clock
-from nova.db.tables import actions as ACTIONS
-from nova.db.tables import compute_nodes as NODES
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import inventories as INVENTORIES
-from nova.db.tables import services as SERVICES
 from nova.objects.hosts import overview as overviews
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU
+
+ACTIONS = tables.actions
+INSTANCES = tables.instances
+INVENTORIES = tables.inventories
+NODES = tables.compute_nodes
+SERVICES = tables.services
 
 _SHOWN = (VCPU, MEMORY_MB, DISK_GB)
 _LATEST = 10_000  # number of latest actions that are searched for failures and boots, which have no index

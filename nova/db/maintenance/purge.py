@@ -22,14 +22,14 @@ import sqlalchemy as sa
 from nova.db import tables
 from nova.db.sql import rows
 from nova.db.sql.engine import Database
-from nova.db.tables import actions as ACTIONS
-from nova.db.tables import allocations as ALLOCATIONS
-from nova.db.tables import certificate_roots as ROOTS
-from nova.db.tables import certificates as CERTIFICATES
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import migrations as MIGRATIONS
 
+INSTANCES = tables.instances
+ACTIONS = tables.actions
+MIGRATIONS = tables.migrations
+ALLOCATIONS = tables.allocations
 EC2_IDS = tables.ec2_ids
+CERTIFICATES = tables.certificates
+ROOTS = tables.certificate_roots
 
 # Tables of the rows that belong to an instance, by their column instance_uuid.
 GO_ALONG = (ACTIONS, MIGRATIONS, tables.external_events, tables.security_group_members, tables.drain_servers,

@@ -17,11 +17,13 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.common import plain_ip
+from nova.db import tables
 from nova.db.sql import clock, rows
-from nova.db.tables import fixed_ips as IPS
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import networks as NETWORKS
 from nova.objects.networks.network import SLAAC, Network, NetworkAddress, slaac_address
+
+NETWORKS = tables.networks
+IPS = tables.fixed_ips
+INSTANCES = tables.instances
 
 POOL = 256  # number of addresses that a network gets at a time
 # Release time of a row that was never allocated, which sorts before all others.

@@ -11,15 +11,16 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import versions
+from nova.db import tables, versions
 from nova.db.accounts import quotas
 from nova.db.hosts import aggregates
 from nova.db.sql import rows
-from nova.db.tables import dns_domains as DOMAINS
-from nova.db.tables import dns_entries as ENTRIES
-from nova.db.tables import services as SERVICES
-from nova.db.tables import versions as VERSIONS
 from nova.objects.networks.floating_ip_dns import Domain, Entry, ServedDomain
+
+DOMAINS = tables.dns_domains
+ENTRIES = tables.dns_entries
+SERVICES = tables.services
+VERSIONS = tables.versions
 
 PUBLIC, PRIVATE = "public", "private"
 

@@ -12,11 +12,12 @@ from nova.db import tables, versions
 from nova.db.accounts import quotas
 from nova.db.servers import servers
 from nova.db.sql import clock, rows
-from nova.db.tables import floating_ips as TABLE
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import FloatingIp
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
+
+TABLE = tables.floating_ips
 
 # Number of addresses that are created or removed at a time.
 _MOST = 1024

@@ -13,10 +13,11 @@ from nova.db.accounts import quotas
 from nova.db.hosts import network_hosts, services
 from nova.db.networks import fixed_ips
 from nova.db.sql import clock, rows
-from nova.db.tables import fixed_ips as IPS
-from nova.db.tables import networks as TABLE
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import DHCPV6, SLAAC, Network
+
+TABLE = tables.networks
+IPS = tables.fixed_ips
 
 
 def index(connection: sa.Connection, project_id: str | None = None) -> list[Network]:

@@ -8,10 +8,6 @@ import sqlalchemy as sa
 from nova.db.networks import security_groups
 from nova.db.servers import actions, servers
 from nova.db.sql import hot, rows
-from nova.db.tables import actions as ACTIONS
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import security_group_members as MEMBERS
-from nova.db.tables import security_groups as GROUPS
 from nova.objects.servers.action import Action
 from nova.objects.servers.instance import Instance
 
@@ -24,7 +20,7 @@ def insert(connection: sa.Connection, instances: Sequence[Instance], first_actio
     security group gets the instances as members, or None. PostgreSQL stores a single server by one statement."""
     project, uuids = default_group_of, [instance.uuid for instance in instances]
     if project is not None and len(instances) == 1 and connection.dialect.name == "postgresql":
-        action = rows.values_of(ACTIONS, first_actions[0])
+        action = rows.values_of(actions.TABLE, first_actions[0])
         stored = hot.execute(connection, _single_server(tuple(action)), {
             **servers.values_of(instances[0]), "server": uuids[0], "project": project,
             **{_ACTION + name: value for name, value in action.items()}}).first()
@@ -41,11 +37,12 @@ def insert(connection: sa.Connection, instances: Sequence[Instance], first_actio
 @functools.cache
 def _single_server(action_columns: tuple[str, ...]) -> sa.Insert:
     """Return an INSERT of an instance that also stores its first action and its membership in the default group."""
-    action = sa.insert(ACTIONS).values({
-        name: sa.bindparam(_ACTION + name, type_=ACTIONS.c[name].type) for name in action_columns})
-    member = sa.insert(MEMBERS).from_select(["group_id", "instance_uuid"], sa.select(
-        GROUPS.c.id, sa.bindparam("server", type_=MEMBERS.c.instance_uuid.type)).where(
-        security_groups.is_default(sa.bindparam("project")))).returning(MEMBERS.c.group_id).cte("member")
+    action = sa.insert(actions.TABLE).values({
+        name: sa.bindparam(_ACTION + name, type_=actions.TABLE.c[name].type) for name in action_columns})
+    members = security_groups.MEMBERS
+    member = sa.insert(members).from_select(["group_id", "instance_uuid"], sa.select(
+        security_groups.TABLE.c.id, sa.bindparam("server", type_=members.c.instance_uuid.type)).where(
+        security_groups.is_default(sa.bindparam("project")))).returning(members.c.group_id).cte("member")
     groups = sa.select(sa.func.count()).select_from(member).scalar_subquery()
-    return sa.insert(INSTANCES).returning(INSTANCES.c.id, groups.label("groups")).add_cte(
+    return sa.insert(servers.TABLE).returning(servers.TABLE.c.id, groups.label("groups")).add_cte(
         action.cte("first_action"))

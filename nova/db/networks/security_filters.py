@@ -6,18 +6,19 @@ from collections.abc import Collection, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from nova.db import versions
+from nova.db import tables, versions
 from nova.db.networks import security_groups
 from nova.db.servers import servers
-from nova.db.tables import fixed_ips as IPS
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import migrations as MIGRATIONS
-from nova.db.tables import security_group_members as MEMBERS
-from nova.db.tables import security_group_rules as RULES
-from nova.db.tables import security_groups as GROUPS
-from nova.db.tables import versions as VERSIONS
 from nova.objects.networks.network import FilterRule, GroupFilter, RuleSet
 from nova.objects.servers import migration as migration_states
+
+GROUPS = tables.security_groups
+RULES = tables.security_group_rules
+MEMBERS = tables.security_group_members
+IPS = tables.fixed_ips
+INSTANCES = tables.instances
+MIGRATIONS = tables.migrations
+VERSIONS = tables.versions
 
 _RULES, _MEMBERS = "rules:", "members:"
 

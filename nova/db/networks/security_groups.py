@@ -11,16 +11,17 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.common import plain_ip
-from nova.db import versions
+from nova.db import tables, versions
 from nova.db.accounts import quotas
 from nova.db.sql import clock, rows
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import security_group_default_rules as DEFAULT_RULES
-from nova.db.tables import security_group_members as MEMBERS
-from nova.db.tables import security_group_rules as RULES
-from nova.db.tables import security_groups as TABLE
 from nova.objects.base import whole
 from nova.objects.networks.network import DefaultRule, SecurityGroup, SecurityGroupRule
+
+TABLE = tables.security_groups
+RULES = tables.security_group_rules
+DEFAULT_RULES = tables.security_group_default_rules
+MEMBERS = tables.security_group_members
+INSTANCES = tables.instances
 
 DEFAULT = "default"
 ANYWHERE = "0.0.0.0/0"

@@ -7,11 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from nova.db import tables
 from nova.db.placement import names, providers
-from nova.db.tables import inventories as INVENTORIES
-from nova.db.tables import providers as PROVIDERS
 from nova.objects.hosts import candidates as pure
 from nova.objects.hosts.placement import RESOURCE_CLASS, TRAIT, CandidateRequest, Candidates, ProviderView
+
+PROVIDERS = tables.providers
+INVENTORIES = tables.inventories
 
 _PAGE = 100  # trees per page
 _MOST_TREES = 3000  # maximum number of preselected trees per request

@@ -11,14 +11,10 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
+from nova.db import tables
 from nova.db.hosts import allocations, compute_nodes
 from nova.db.placement import names, providers
 from nova.db.sql import clock, rows
-from nova.db.tables import allocations as ALLOCATIONS
-from nova.db.tables import consumers as CONSUMERS
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import migrations as MIGRATIONS
-from nova.db.tables import providers as PROVIDERS
 from nova.objects.hosts.placement import (
     INSTANCE,
     MIGRATION,
@@ -29,6 +25,12 @@ from nova.objects.hosts.placement import (
     Resources,
     TypeUsage,
 )
+
+ALLOCATIONS = tables.allocations
+CONSUMERS = tables.consumers
+INSTANCES = tables.instances
+MIGRATIONS = tables.migrations
+PROVIDERS = tables.providers
 
 _SELECT = (sa.select(ALLOCATIONS, CONSUMERS.c.generation, CONSUMERS.c.type, MIGRATIONS.c.id.label("migration"))
            .outerjoin(CONSUMERS, CONSUMERS.c.uuid == ALLOCATIONS.c.consumer_uuid)

@@ -7,12 +7,13 @@ import os_resource_classes
 import sqlalchemy as sa
 
 from nova import exception
+from nova.db import tables
 from nova.db.sql import rows, scans
-from nova.db.tables import inventories as INVENTORIES
-from nova.db.tables import placement_names as TABLE
-from nova.db.tables import providers as PROVIDERS
 from nova.objects.hosts.placement import CUSTOM, RESOURCE_CLASS, TRAIT
 
+TABLE = tables.placement_names
+PROVIDERS = tables.providers
+INVENTORIES = tables.inventories
 _PAGE = 1000
 _MOST_CLASSES = 1 << 31  # more than there can be: all are listed
 _WHAT = {TRAIT: "trait", RESOURCE_CLASS: "resource class"}

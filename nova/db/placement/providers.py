@@ -10,20 +10,22 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
+from nova.db import tables
 from nova.db.hosts import aggregates, allocations
 from nova.db.placement import names
 from nova.db.sql import rows
-from nova.db.tables import aggregates as AGGREGATES
-from nova.db.tables import allocations as ALLOCATIONS
-from nova.db.tables import compute_nodes as NODES
-from nova.db.tables import inventories as INVENTORIES
-from nova.db.tables import placement_names as NAMES
-from nova.db.tables import provider_aggregates as MEMBERSHIPS
-from nova.db.tables import providers as PROVIDERS
 from nova.objects.base import new_uuid
 from nova.objects.hosts import node as node_types
 from nova.objects.hosts.node import Inventory
 from nova.objects.hosts.placement import CUSTOM, PROVIDER, RESOURCE_CLASS, TRAIT, ProviderFilter, ProviderView
+
+PROVIDERS = tables.providers
+INVENTORIES = tables.inventories
+ALLOCATIONS = tables.allocations
+NODES = tables.compute_nodes
+AGGREGATES = tables.aggregates
+MEMBERSHIPS = tables.provider_aggregates
+NAMES = tables.placement_names
 
 SELECT = sa.select(PROVIDERS, NODES.c.generation.label("node_generation"), NODES.c.host).outerjoin(
     NODES, NODES.c.uuid == PROVIDERS.c.root_uuid)

@@ -9,13 +9,14 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
+from nova.db import tables
 from nova.db.sql import clock, hot, rows
-from nova.db.tables import actions as TABLE
-from nova.db.tables import instances as INSTANCES
 from nova.objects.servers.action import Action, Event
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.volume import journal_without_secrets
 
+TABLE = tables.actions
+INSTANCES = tables.instances
 _LEASES = 2  # maximum lease of an action with an owner, in configured leases
 # Outcomes after which the results of the action's steps belong to no server.
 _WITHOUT_SUCCESS = ("superseded", "error")

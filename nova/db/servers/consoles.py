@@ -9,11 +9,13 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import exception
+from nova.db import tables
 from nova.db.sql import clock, rows
-from nova.db.tables import actions as ACTIONS
-from nova.db.tables import console_tokens as TABLE
-from nova.db.tables import instances as INSTANCES
 from nova.objects.servers.console import Console, ConsoleAddress, ConsoleSession
+
+TABLE = tables.console_tokens
+INSTANCES = tables.instances
+ACTIONS = tables.actions
 
 MOST = 16  # maximum number of tokens of a user per server
 

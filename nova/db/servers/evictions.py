@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
+from nova.db import tables
 from nova.db.servers import servers
 from nova.db.sql import clock
-from nova.db.tables import evictions as TABLE
-from nova.db.tables import instances as INSTANCES
 from nova.objects.servers.guest import Eviction, Whereabouts
+
+TABLE = tables.evictions
 
 
 def add(connection: sa.Connection, instance_uuid: str, host: str, keep_disks: bool) -> None:
@@ -34,7 +35,7 @@ def carried_out(connection: sa.Connection, host: str, since: Mapping[str, dateti
 
 def of_host(connection: sa.Connection, host: str, limit: int = 1000, marker: str | None = None) -> list[Eviction]:
     """Return the guests that the host must remove, by uuid after ``marker``, without guests that may be there again."""
-    there = sa.exists().where(INSTANCES.c.uuid == TABLE.c.instance_uuid, servers.placed_on(host))
+    there = sa.exists().where(servers.TABLE.c.uuid == TABLE.c.instance_uuid, servers.placed_on(host))
     statement = (sa.select(TABLE.c.instance_uuid, TABLE.c.keep_disks, TABLE.c.created_at)
                  .where(TABLE.c.host == host, TABLE.c.instance_uuid > (marker or ""), ~there)
                  .order_by(TABLE.c.instance_uuid).limit(limit))

@@ -5,9 +5,10 @@ from collections.abc import Collection
 
 import sqlalchemy as sa
 
+from nova.db import tables
 from nova.db.sql import clock, rows
-from nova.db.tables import external_events as TABLE
 
+TABLE = tables.external_events
 LONGEST: int = getattr(TABLE.c.name.type, "length", 0)  # maximum length of a key
 
 

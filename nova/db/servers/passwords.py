@@ -4,9 +4,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import key_check as CHECK
+from nova.db import tables
 
+INSTANCES = tables.instances
+CHECK = tables.key_check
 _ID = 1
 
 # Secret columns of an instance, with their values when the secrets are deleted.

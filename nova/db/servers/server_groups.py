@@ -7,14 +7,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova import exception
+from nova.db import tables
 from nova.db.accounts import quotas
 from nova.db.sql import clock, rows
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import migrations as MIGRATIONS
-from nova.db.tables import server_groups as TABLE
 from nova.objects.base import new_uuid
 from nova.objects.hosts.scheduling import AFFINITY, ANTI_AFFINITY, SOFT_ANTI_AFFINITY, GroupSpec
 from nova.objects.servers.server_group import ServerGroup
+
+TABLE = tables.server_groups
+INSTANCES = tables.instances
+MIGRATIONS = tables.migrations
 
 # Maximum number of scheduler requests for a server because of a soft policy; then the last host is accepted.
 MAX_SELECTIONS = 8

@@ -7,15 +7,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import liveness
+from nova.db import liveness, tables
 from nova.db.sql import clock, rows, scans, searches
-from nova.db.tables import compute_nodes as NODES
-from nova.db.tables import evictions as EVICTIONS
-from nova.db.tables import instances as SERVERS
-from nova.db.tables import migrations as TABLE
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers import states
 from nova.objects.servers.migration import Migration, MigrationQuery
+
+TABLE = tables.migrations
+SERVERS = tables.instances
+EVICTIONS = tables.evictions
+NODES = tables.compute_nodes
 
 # Columns of filters; those whose values have the fewest rows come first.
 _SELECTIVE = ("instance_uuid", "source_compute", "user_id", "project_id", "status", "migration_type")

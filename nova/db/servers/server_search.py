@@ -10,14 +10,16 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import exception
+from nova.db import tables
 from nova.db.servers import text_index
 from nova.db.servers.servers import INDEXED_TEXTS, brief_columns
 from nova.db.sql import regexp, rows, scans, searches
-from nova.db.tables import instances as TABLE
 from nova.objects import expression
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.server_request import ServerQuery
+
+TABLE = tables.instances
 
 # Filters by comparison; every other column is searched by regular expression.
 _EXACT = frozenset({"uuid", "project_id", "user_id", "image_ref", "vm_state", "host", "task_state", "power_state",

@@ -9,9 +9,8 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import exception
+from nova.db import tables
 from nova.db.sql import clock, hot, rows
-from nova.db.tables import instances as TABLE
-from nova.db.tables import migrations as MIGRATIONS
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers import states
 from nova.objects.servers.guest import ExpectedGuest
@@ -19,6 +18,8 @@ from nova.objects.servers.instance import Instance
 
 T = TypeVar("T")
 
+TABLE = tables.instances
+MIGRATIONS = tables.migrations
 
 # Wide columns that a list without detail never shows.
 _BRIEF = ("user_data", "network_info", "block_devices", "personality", "system_metadata", "scheduler_hints",

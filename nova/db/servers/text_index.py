@@ -23,9 +23,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova.db import tables, versions
-from nova.db.servers.servers import INDEXED_TEXTS
+from nova.db.servers.servers import INDEXED_TEXTS, TABLE
 from nova.db.sql import clock, scans
-from nova.db.tables import instances as TABLE
 from nova.objects.expression import Finder
 
 BLOCKS, TEXTS, SERVICES = tables.text_blocks, tables.block_texts, tables.services

@@ -8,10 +8,12 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from nova import exception
+from nova.db import tables
 from nova.db.sql import clock, rows
-from nova.db.tables import instances as INSTANCES
-from nova.db.tables import share_accesses as TABLE
 from nova.objects.volumes.share import ShareAccess
+
+TABLE = tables.share_accesses
+INSTANCES = tables.instances
 
 
 def _locked(connection: sa.Connection, share_id: str, host: str) -> list[ShareAccess]:

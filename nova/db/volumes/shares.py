@@ -3,10 +3,12 @@
 import sqlalchemy as sa
 
 from nova import exception
+from nova.db import tables
 from nova.db.sql import clock, rows
-from nova.db.tables import share_accesses as ACCESSES
-from nova.db.tables import shares as TABLE
 from nova.objects.volumes.share import Share
+
+TABLE = tables.shares
+ACCESSES = tables.share_accesses
 
 
 def index(connection: sa.Connection, project_id: str | None = None, limit: int | None = None,

@@ -11,15 +11,16 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import liveness
+from nova.db import liveness, tables
 from nova.db.accounts import quotas
 from nova.db.sql import clock, rows
 from nova.db.sql.types import Utc
-from nova.db.tables import volume_removals as REMOVALS
-from nova.db.tables import volumes as TABLE
 from nova.objects.images.image import Image
 from nova.objects.volumes import volume as volume_states
 from nova.objects.volumes.volume import Volume, VolumeContent, VolumeRemoval
+
+TABLE = tables.volumes
+REMOVALS = tables.volume_removals
 
 _MOST_GENERATIONS = 1 << 30
 
