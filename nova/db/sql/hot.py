@@ -21,7 +21,7 @@ _Process = Callable[[Any], Any]
 class Execution:
     """Context of one execution, for listeners: the part of SQLAlchemy's ExecutionContext that Nova's listeners use."""
 
-    __slots__ = ("compiled", "compiled_parameters", "isinsert", "isupdate", "root_connection")
+    __slots__ = ("compiled", "compiled_parameters", "isinsert", "isupdate", "nova_lengths_checked", "root_connection")
 
     def __init__(self, connection: sa.Connection, compiled: Any, values: Mapping[str, Any]) -> None:
         self.root_connection, self.compiled, self.compiled_parameters = connection, compiled, [values]
