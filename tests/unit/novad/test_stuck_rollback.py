@@ -44,3 +44,14 @@ def test_retries_of_a_stuck_rollback_restore_data_only_once(stuck):
     assert stuck.versions() == {"db": "1", "conductor": "1", "api": "1"}
     assert "a row written meanwhile" in stuck.rows()
     assert stuck.deployer.journal.unfinished() == []
+
+
+def test_removal_of_the_journal_ends_a_rollback_whose_image_is_lost_for_good(stuck):
+    before = stuck.rows()
+    stuck.deployer.journal.close()
+    for path in stuck.directory.glob("journal.sqlite*"):
+        path.unlink()
+    stuck.start()
+    stuck.deploy(db="1", conductor="2", api="1")
+    assert stuck.versions() == {"db": "1", "conductor": "2", "api": "1"}
+    assert stuck.rows()[:len(before)] == before
