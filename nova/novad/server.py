@@ -74,7 +74,8 @@ class Server:
             else:
                 self.port = self._network.add_insecure_port(where)
         if not self.port:
-            raise Refused(f"{options.listen} is in use or not an address of this machine.")
+            raise Refused(f"{options.listen} is in use or not an address of this machine"
+                          f"{', or tls_cert, tls_key or client_ca cannot be used' if options.tls_cert else ''}.")
         for path in (str(options.socket), *([launcher] if launcher else [])):
             self._listen_locally(path)
 

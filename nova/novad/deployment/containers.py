@@ -250,11 +250,12 @@ class Containers:
             self._restore_volumes(change, paths.get(change.name, ""))
 
     def restore_containers(self, changes: Sequence[Change], progress: Progress) -> None:
-        """Create and start the previous containers, and wait for their health checks."""
+        """Create and start the previous containers, and wait for their health checks. Raises after all were tried."""
         previous = [change.before for change in changes if change.before is not None]
-        for before in previous:
-            progress(before.name, "undo: starting the previous version")
-            self.begin(before)
+        with contextlib.ExitStack() as starts:  # It makes all calls, the last one first, and raises their error then.
+            for before in reversed(previous):
+                starts.callback(self.begin, before)
+                starts.callback(progress, before.name, "undo: starting the previous version")
         for before in previous:
             try:
                 self.wait(before)

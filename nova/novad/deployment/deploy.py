@@ -6,9 +6,9 @@ A deployment goes through stages, each written to the journal before it begins:
     backup   stop the components with data, those that write the data of other components, and those that depend on
              a stopped component; copy the data
     apply    in the order of dependencies: create the container, start it, and wait until it is healthy
-    undo     after any failure: remove new containers, restore data, create and start the previous containers
 
-Each stage can be repeated from its beginning. A daemon that was killed restores the platform when it starts
+After a failure new containers are removed and data restored; then, as after the stage backup, the previous containers
+are created and started. Each stage can be repeated. A daemon that was killed restores the platform when it starts
 (:meth:`Deployer.recover`): a deployment is committed by the last transaction of the journal.
 """
 
@@ -34,7 +34,7 @@ from nova.novad.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
 
-FETCH, BACKUP, APPLY, UNDO = "fetch", "backup", "apply", "undo"
+FETCH, BACKUP, APPLY = "fetch", "backup", "apply"
 RESTART, PRUNE, HEALTH_CHECK = "restart", "prune", "health check"
 
 _SHOWN = 10  # Maximum number of paths of an image in an error.
@@ -402,10 +402,10 @@ class Deployer:
         try:
             if deployment.stage != FETCH:
                 if deployment.stage != BACKUP:
-                    self.journal.advance(ident, UNDO)
                     if deployment.kind != BACK_UP:  # A backup changes no component.
                         self.containers.restore_data(ident, deployment.changes, progress)
                     self.secrets.put_back()
+                    self.journal.advance(ident, BACKUP)  # A retry restores no data that were written since.
                 self.containers.restore_containers(deployment.changes, progress)
                 self.containers.remove_partial_backups(deployment)
         except Cancelled:

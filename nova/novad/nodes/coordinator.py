@@ -35,7 +35,7 @@ from nova.novad.secrets import Secrets
 LOG = logging.getLogger(__name__)
 
 _ANSWER = 10.0  # timeout in seconds for the reply of a node with its name
-_AT_ONCE = 16  # maximum number of concurrent calls to nodes
+_AT_ONCE, _QUERIES = 16, 256  # Maximum number of concurrent assignments, and of other calls to nodes.
 _TRY = 10.0  # Seconds in which the decision is sent to a node repeatedly; after that a background thread continues.
 _PAUSE = 0.5
 _WORDS = 4096  # maximum number of characters of a report that the journal stores
@@ -50,7 +50,6 @@ _CHANNEL = [("grpc.keepalive_time_ms", 15000), ("grpc.keepalive_timeout_ms", 150
 _ERRORS: dict[grpc.StatusCode, type[ReportedError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: Invalid, grpc.StatusCode.FAILED_PRECONDITION: Refused,
     grpc.StatusCode.NOT_FOUND: NotKnown}
-_MISMATCH = "Hostname Verification Check failed"  # part of an error of gRPC
 _SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -112,7 +111,9 @@ class Coordinator:
         peers, silent = ([], {}) if (pending := self._unaccepted()) else self.query_nodes()
         if lacking := pending or silent:
             raise Refused(f"{'; '.join(lacking.values()).removesuffix('.')}. Nothing was changed.")
-        self._settle_all(_ANSWER)
+        names = [self.options.name, *(peer.node for peer in peers)]
+        here = {*names, *(peer.url for peer in peers)}
+        self._settle_all([entry for entry in self._journal.unsettled() if {entry.node, entry.address} & here], _ANSWER)
         left = {participation.address: participation for participation in self._journal.unsettled()}
         for peer in peers:
             if not peer.steered:
@@ -121,7 +122,6 @@ class Coordinator:
             if peer.url in left:
                 raise Refused(f"Node {peer.node} has not received the decision on deployment "
                               f"{left[peer.url].deployment} yet. Nothing was changed.")
-        names = [self.options.name, *(peer.node for peer in peers)]
         if len(set(names)) < len(names):
             raise Refused(f"Two nodes have the same name: {', '.join(sorted(names))} (node in novad.toml).")
         return peers
@@ -285,12 +285,12 @@ class Coordinator:
     def _keep(self) -> None:
         while not self._ended.wait(self.options.interval):
             try:
-                self._settle_all()
+                self._settle_all(self._journal.unsettled())
             except Exception:  # The next attempt may succeed, whatever the error is.
                 LOG.exception("Cannot send the decision on a deployment to its nodes, retrying")
 
-    def _settle_all(self, longest: float = _SETTLE) -> None:
-        """Send pending decisions to all nodes concurrently, since each node may be slow."""
+    def _settle_all(self, pending: Sequence[Participation], longest: float = _SETTLE) -> None:
+        """Send decisions to nodes concurrently, since each node may be slow."""
         def settle(participation: Participation) -> None:
             node, ident, done = participation.node, participation.deployment, participation.done
             if self._ended.is_set():
@@ -302,7 +302,7 @@ class Coordinator:
                 LOG.info("Node %s received the decision: deployment %d is %s", node, ident, DONE if done else UNDONE)
             except ReportedError as error:
                 LOG.debug("Cannot send the decision to node %s on deployment %d, retrying: %s", node, ident, error)
-        self._concurrently(self._journal.unsettled(), settle)
+        self._concurrently(pending, settle)
 
     def _follow(self, url: str, node: str, verb: str, request: Any, longest: float,
                 progress: Progress) -> Iterator[pb.Progress]:
@@ -352,11 +352,11 @@ class Coordinator:
                 return act(item)
             except ReportedError as error:
                 return error
-        return self._all(items, safely)
+        return self._all(items, safely, _QUERIES)
 
-    def _all(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
+    def _all(self, items: Sequence[Any], act: Callable[[Any], Any], at_once: int = _AT_ONCE) -> list[Any]:
         """Run ``act`` for all items concurrently; return the results. Raises the error of the first failed item."""
-        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
+        with concurrent.futures.ThreadPoolExecutor(at_once, thread_name_prefix="nodes") as pool:
             return [future.result() for future in [pool.submit(act, item) for item in items]]
 
 
@@ -385,7 +385,7 @@ def _peer_error(error: grpc.RpcError, node: str, name: str) -> ReportedError:
     """Return the error that another node reports. ``node``: its name, or its name with its address."""
     code, details = error.code(), printable(error.details(), _WORDS)
     words = f"Node {node}: {details.removesuffix(' The previous state was restored.')}"
-    if was_lost(error) and _MISMATCH in details:
+    if was_lost(error) and "Hostname Verification Check failed" in details:
         return Away(f"Node {node} has a certificate for another node or address, and receives nothing: the "
                     "certificate of an accepted node has to name the node, that of a node of the option nodes its "
                     "address.")

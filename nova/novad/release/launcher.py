@@ -42,7 +42,6 @@ _DATA, _WATCH = "/var/lib/novad", 60.0
 _PAUSE = 0.2  # Seconds between two health checks.
 _STEADY = 5.0  # Seconds for which a new release is watched once it is healthy.
 _END = 60.0  # Seconds that novad has to exit.
-_DEATH_SIGNAL = 1  # Constant of prctl(2).
 
 
 def number(version: str) -> tuple[int, ...]:
@@ -148,7 +147,7 @@ def _configured(config: str | pathlib.Path) -> dict[str, object]:
 
 def die_with_parent() -> None:
     """Let the kernel kill this novad with its launcher, which alone restarts it."""
-    ctypes.CDLL(None, use_errno=True).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.environ.get(_PARENT) != str(os.getppid()):
         raise SystemExit("novad: the launcher has exited")
 

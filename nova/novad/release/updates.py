@@ -40,7 +40,6 @@ _INDEX = 1024 * 1024  # Maximum number of bytes of releases.json.
 _UNPACKED = 1024 * 1024 * 1024  # Maximum number of bytes of a release.
 _MARGIN = 64 * 1024 * 1024  # Bytes of the disk that stay free.
 _TIMEOUT, _FETCHED = 30.0, 1800.0  # Timeouts in seconds: without data from the server, and of a whole download.
-_PIECE = 1024 * 1024
 _TRIED = 60.0  # timeout in seconds for a release to print its version
 _NAMES = r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,200}\.whl\Z"
 
@@ -199,7 +198,7 @@ class Updates:
             with urllib.request.urlopen(self._url(name), timeout=_TIMEOUT) as answer:  # noqa: S310 (options checks it)
                 if self.options.update_url.startswith("https:") and not answer.geturl().startswith("https:"):
                     raise ValueError(f"redirected to an address without TLS: {answer.geturl()}")
-                while piece := answer.read(_PIECE):
+                while piece := answer.read(1 << 20):
                     left -= len(piece)
                     if left < 0:
                         raise ValueError(f"larger than the allowed {most} bytes")

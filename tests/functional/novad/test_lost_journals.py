@@ -1,10 +1,13 @@
 """Control nodes and nodes that lose their journal, or get an older copy of it, or decide without the others."""
 
 import shutil
+import threading
 
 import msgspec
 import pytest
 
+from nova.novad.nodes import coordinator as module
+from nova.novad.platform import Place
 from nova.novad.signing import node_secret
 from tests.functional.client import wait_for
 from tests.functional.novad import test_nodes
@@ -112,3 +115,36 @@ def test_control_node_without_its_journal_takes_over_its_components(nodes):
     nodes.n1.start()
     nodes.nova("deploy", "db", "compute=2")
     assert nodes.run() == TWO
+
+
+def test_commands_do_not_wait_for_a_forgotten_node_without_the_decision(undecided, monkeypatch):
+    """Check that only the background thread sends the decision to a node that no longer exists."""
+    n1, n2, _n3 = undecided.all
+    n1.stop()
+    n1.options = msgspec.structs.replace(n1.options, nodes=(n2.as_member("compute"),))
+    n1.start()
+    sent, coordinator = [], n1.daemon.coordinator
+    send = coordinator._send_decision
+
+    def record(participation, done, progress, seconds, longest=None):
+        sent.append((participation.node, longest))
+        return send(participation, done, progress, seconds, longest or module._SETTLE)
+    monkeypatch.setattr(coordinator, "_send_decision", record)
+    undecided.nova("deploy", "compute=3")
+    wait_for(lambda: "n3" in dict(sent), 20, "the decision is sent in the background")
+    assert {longest for node, longest in sent if node == "n3"} == {module._SETTLE}
+
+
+def test_nodes_are_queried_at_the_same_time(nodes, monkeypatch):
+    """Check that many nodes that do not respond delay a command as long as a single one."""
+    places = {f"tls://127.0.0.1:{number}": Place(node=f"n{number}", address="127.0.0.1", roles=("compute",))
+              for number in range(1, 101)}
+    barrier = threading.Barrier(len(places))
+
+    def wait(_accepted):
+        barrier.wait(20)
+        raise module.Away("does not respond")
+    coordinator = nodes.n1.daemon.coordinator
+    monkeypatch.setattr(coordinator, "_accepted", lambda: places)
+    monkeypatch.setattr(coordinator, "_ask", wait)
+    assert len(coordinator.query_nodes()[1]) == len(places)
