@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 _ERROR = "nova_error"  # execution option: the error that the driver has raised
 _Process = Callable[[Any], Any]
+_sqlite: dict[str, sa.Dialect] = {}
 
 
 class Execution:
@@ -49,7 +50,10 @@ class Result:
 def execute(connection: sa.Connection, statement: Any, values: Mapping[str, Any]) -> Result:
     """Execute a statement that is a constant of its module; ``values``: its parameters, and for an INSERT or UPDATE the
     values of columns. Raises the same errors as ``connection.execute()``; KeyError for a missing parameter."""
-    plan = _plan(statement, connection.dialect, tuple(values))
+    dialect = connection.dialect
+    if dialect.name == "sqlite":  # all of SQLite's dialects compile alike, and a test opens many databases
+        dialect = _sqlite.setdefault("", dialect)
+    plan = _plan(statement, dialect, tuple(values))
     parameters = plan.parameters(values)
     cursor: Any = connection.connection.cursor()
     execution = Execution(connection, plan.compiled, values)
