@@ -1,8 +1,9 @@
 """The encrypted state of a guest's virtual TPM, which libvirt stores outside the guest's directory while the guest is
 defined. It moves with the guest as a file of the guest's directory."""
 
+import grp
 import os
-import shutil
+import pwd
 
 from nova.common import files
 from nova.conf import CONF
@@ -17,7 +18,8 @@ def keep(uuid: str, place: str) -> None:
     """Copy the state of a stopped guest's TPM to its files in ``place``."""
     for version, name in disks.TPM_STATES.items():
         path = os.path.join(_ROOT, uuid, _FOLDERS[version], name)
-        if os.path.exists(path):
+        # The account of swtpm owns the folder: a link there must not make root copy another file.
+        if os.path.isfile(path) and not os.path.islink(path):
             copies.keep(path, place, name)
 
 
@@ -31,5 +33,6 @@ def restore(uuid: str, version: str | None) -> None:
             with open(path, "rb") as file:
                 files.replace(os.path.join(place, name), file.read(), sync=True)
             for made in (place, os.path.join(place, name)):
-                shutil.chown(made, CONF.libvirt.swtpm_user, CONF.libvirt.swtpm_group)
+                os.chown(made, pwd.getpwnam(CONF.libvirt.swtpm_user).pw_uid,
+                         grp.getgrnam(CONF.libvirt.swtpm_group).gr_gid, follow_symlinks=False)
         files.remove(path)
