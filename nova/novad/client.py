@@ -28,7 +28,6 @@ ANSWERED = "novad-answered"
 # Files of a novad with the default data_dir: the socket that local clients try first, and the generated secret.
 _SOCKET = pathlib.Path("/var/lib/novad/novad.sock")
 _SECRET_FILE = pathlib.Path("/var/lib/novad/shared-secret")
-_CONNECT = 5.0  # seconds to connect to a local socket
 _PEER = struct.Struct("3i")  # pid, uid and gid of SO_PEERCRED
 _TIMEOUT = 30.0  # Timeout in seconds of a call without a stream.
 
@@ -179,7 +178,7 @@ def _unusable(path: pathlib.Path) -> str:
         if status.st_uid not in trusted or above.st_uid not in trusted or above.st_mode & 0o022:
             return "the socket, or its directory, belongs to another account"
         with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(_CONNECT)
+            sock.settimeout(5.0)
             sock.connect(str(path))
             listener = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
     except OSError as error:

@@ -34,7 +34,6 @@ RUNNING, UNHEALTHY, STOPPED, MISSING = "running", "unhealthy", "stopped", "missi
 # Seconds between two restarts of a component that keeps exiting: doubled each time, up to the last value.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _CALM = 60.0  # Seconds after which a restarted component counts as stable.
-_LAST_WORK = 20.0  # Seconds within which a deployment must stop when novad stops.
 
 
 class Daemon:
@@ -93,7 +92,7 @@ class Daemon:
             self._thread.join(10)
         if self.coordinator is not None:
             self.coordinator.stop()
-        if self.deployer.idle(_LAST_WORK):
+        if self.deployer.idle(20.0):  # Seconds within which a deployment must stop.
             self.journal.close()
 
     def shared_secret(self) -> str:

@@ -1,5 +1,6 @@
 """Strict reading of TOML and YAML at bounded cost. Errors name the line, or the field, of the mistake."""
 
+import collections
 import pathlib
 import re
 import stat
@@ -29,6 +30,13 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 class _Loader(_Base):  # type: ignore[misc]
     """A safe loader whose errors have a line and a column."""
+
+    def flatten_mapping(self, node: Any) -> None:
+        keys = collections.Counter(str(key.value) for key, _value in node.value if key.value != "<<")
+        if len(keys) < keys.total() and not hasattr(node, "flat"):  # A merged table has keys of others.
+            _refuse(node.start_mark, f"the key {keys.most_common(1)[0][0]!r} is defined twice")
+        node.flat = True
+        super().flatten_mapping(node)
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         if isinstance(node, yaml.ScalarNode) and node.tag != _TEXT and len(node.value) > _NUMBER:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
 from nova.common.errors import NotKnown, ReportedError, os_error_text
-from nova.novad.deployment.data import Data
+from nova.novad.deployment.data import WORDS, Data
 from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal
 from nova.novad.errors import Cancelled, Failed, ImageFault, RuntimeFault
 from nova.novad.platform import Health, fill
@@ -27,7 +27,6 @@ LOG = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25  # Seconds between two checks of a starting container.
 _SETTLED = 1.0  # Seconds that a component without a health check must run.
 _LONGEST_DUMP = 6 * 3600.0  # Timeout of a dump or restore command in seconds.
-_WORDS = 300  # Maximum number of characters of a command's output in an error.
 
 # Kinds of cleanup tasks, as stored in the journal and shown to users.
 BACKUP, FILES, DATA, NETWORK, SECRETS, OLD_SECRETS = "backup", "files", "data", "network", "secrets", "kept secrets"
@@ -158,7 +157,7 @@ class Containers:
                     raise
                 raise Unhealthy("the container exited during the health check") from None
             if code:  # Secrets are masked before the output is shortened.
-                end = self.secrets.masker().text(output).strip()[-_WORDS:]
+                end = self.secrets.masker().text(output).strip()[-WORDS:]
                 raise Unhealthy(f"the health command exited with code {code}: {' | '.join(end.splitlines())}")
         elif how is not None and how.http:
             _get(how)
@@ -217,7 +216,7 @@ class Containers:
         code, words = self.runtime.pipe(self.name(deployed.name), command, _LONGEST_DUMP, source, target)
         if code:  # Secrets are masked before the output is shortened.
             raise Failed(f"The {verb} command of {deployed.name} failed with exit code {code}: "
-                         f"{self.secrets.masker().text(words).strip()[-_WORDS:]}")
+                         f"{self.secrets.masker().text(words).strip()[-WORDS:]}")
 
     # --- restoration of the state before a change ---------------------------------------------------
     def restore_backup(self, change: Change) -> str:

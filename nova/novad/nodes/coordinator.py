@@ -138,13 +138,13 @@ class Coordinator:
         """Return the accepted nodes, the nodes without roles, and the discovered nodes."""
         peers, silent = self.query_nodes()
         accepted, pending = self._accepted(), self._unaccepted()
-        rows = [peer.entry() for peer in peers]
-        rows += [pb.NodeEntry(node=place.node, address=url, roles=place.roles, state="unreachable",
-                              error=silent[place.node]) for url, place in accepted.items() if place.node in silent]
-        rows += [pb.NodeEntry(address=url, state="unaccepted", error=why) for url, why in pending.items()]
-        rows += [pb.NodeEntry(node=name, address=url, state="discovered", error=f"nova nodes accept {name}")
-                 for name, url in self._discovered() if url not in accepted and url not in pending]
-        return rows
+        return [
+            *(peer.entry() for peer in peers),
+            *(pb.NodeEntry(node=place.node, address=url, roles=place.roles, state="unreachable",
+                           error=silent[place.node]) for url, place in accepted.items() if place.node in silent),
+            *(pb.NodeEntry(address=url, state="unaccepted", error=why) for url, why in pending.items()),
+            *(pb.NodeEntry(node=name, address=url, state="discovered", error=f"nova nodes accept {name}")
+              for name, url in self._discovered() if url not in accepted and url not in pending)]
 
     def accept(self, wanted: str, roles: Sequence[str]) -> pb.NodeEntry:
         """Accept a node for deployments. ``wanted``: its name or address; ``roles``: compute by default. The name is

@@ -41,7 +41,6 @@ LAUNCHED, RELEASE, _PARENT = "NOVAD_SOCKET", "NOVAD_RELEASE", "NOVAD_LAUNCHER"
 _DATA, _WATCH = "/var/lib/novad", 60.0
 _PAUSE = 0.2  # Seconds between two health checks.
 _STEADY = 5.0  # Seconds for which a new release is watched once it is healthy.
-_END = 60.0  # Seconds that novad has to exit.
 
 
 def number(version: str) -> tuple[int, ...]:
@@ -222,7 +221,7 @@ class Launcher:
         if self._child is not None and self._child.poll() is None:
             self._child.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(_END)
+                self._child.wait(60.0)
             self._child.kill()
             self._child.wait()
         return RESTART

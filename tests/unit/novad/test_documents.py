@@ -43,6 +43,26 @@ WRONG = ["2001-99-99", "2001-01-01T99:99:99", "0b_", "0x_", "=", "<<", "{<<: 3}"
          "[", "'", "\t- a", "%x", "@", "`", "&a"]
 
 
+@pytest.mark.parametrize("text", [
+    "a: 1\nb: 2\na: 3", "x: {a: 1, 'a': 1}", "x: [{y: 1, ? y : 2}]", "a: &a {k: 1, k: 2}\nb: {<<: *a}", "1: a\n1: b"])
+def test_key_that_is_defined_twice_is_refused(text):
+    """The first of two components with the same name would be removed silently."""
+    with pytest.raises(Invalid, match=r"line \d+, column \d+: the key '.' is defined twice"):
+        documents.parse(text, "yaml", "x")
+
+
+def test_merged_keys_may_be_defined_again():
+    text = """
+x: {y: {z: &deep {<<: &other {k: 1, l: 1}, k: 2}}}
+c: {<<: *deep, k: 4}
+d: {<<: [*deep, *other]}
+e: {<<: *other, <<: *deep, m: 3}
+"""
+    assert documents.parse(text, "yaml", "x") == {
+        "x": {"y": {"z": {"k": 2, "l": 1}}}, "c": {"k": 4, "l": 1}, "d": {"k": 2, "l": 1},
+        "e": {"k": 2, "l": 1, "m": 3}}
+
+
 @pytest.mark.parametrize("name", COSTLY)
 def test_costly_yaml_is_refused_with_its_position(name):
     text, said = COSTLY[name]
