@@ -30,6 +30,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish() -> None:
+    """Exclude all objects from the five garbage collections with which pytest ends, to report errors of finalizers."""
+    gc.freeze()
+
+
 def pytest_runtest_setup() -> None:
     """Remove the log handlers of services of earlier tests whose captured stderr is closed."""
     root = logging.getLogger()

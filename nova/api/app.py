@@ -43,12 +43,9 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-class ProjectMismatch(exception.Invalid):
-    template = "Malformed request URL: URL's project_id '{url}' doesn't match Context's project_id '{own}'"
-
-
-class NoSuchAction(exception.Invalid):
-    template = "There is no such action: {name}"
+class ProjectMismatch(exception.Invalid, template=(
+        "Malformed request URL: URL's project_id '{url}' doesn't match Context's project_id '{own}'")): ...
+class NoSuchAction(exception.Invalid, template="There is no such action: {name}"): ...
 
 
 def create_app(bus_transport: Any = None, clients: Clients | None = None, limits: rates.Rates | None = None) -> Wsgi:

@@ -1,5 +1,6 @@
 """Authentication of callers by Keystone, or by plain headers for tests."""
 
+import functools
 import logging
 import re
 from collections.abc import Iterable
@@ -21,9 +22,8 @@ _IMPLIED = {"admin": ("manager", "member", "reader"), "manager": ("member", "rea
 NOAUTH_PROJECT = "0" * 31 + "1"
 
 
-class Unauthorized(exception.NovaException):
-    code = 401
-    template = "The request you have made requires authentication."
+class Unauthorized(exception.NovaException, code=401,
+                   template="The request you have made requires authentication."): ...
 
 
 def is_public(path: str) -> bool:
@@ -66,12 +66,17 @@ def check_listening(address: str) -> None:
                                             f"{address}, only on loopback addresses")
 
 
+@functools.lru_cache(1000)
+def _is_loopback(address: str) -> bool:
+    return plain_ip.address(address.partition("%")[0]).is_loopback
+
+
 def _noauth(environ: Environ, url_project: str | None, request_ids: dict[str, Any]) -> RequestContext:
     """Return the context that X-User-Id, X-Project-Id, X-User-Name, X-Project-Name and X-Roles describe. A token
     "user:project" fills what is missing; the caller is an admin by default. Raises Unauthorized for a client elsewhere
     (another server than ours may listen anywhere)."""
     peer = environ.get("REMOTE_ADDR")
-    if peer and not plain_ip.address(peer.partition("%")[0]).is_loopback:
+    if peer and not _is_loopback(peer):
         LOG.warning("Refused a request from %s: [api]auth_strategy = noauth is for this machine alone", peer)
         raise Unauthorized()
     token = environ.get("HTTP_X_AUTH_TOKEN", "")

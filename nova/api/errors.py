@@ -24,40 +24,21 @@ MISSING_RESOURCE = "The resource could not be found."
 MALFORMED = "The server could not comply with the request since it is either malformed or otherwise incorrect."
 
 
-class RouteNotFound(exception.NotFound):
+class RouteNotFound(exception.NotFound, template=MISSING_RESOURCE):
     """The operation does not exist in the requested microversion."""
 
-    template = MISSING_RESOURCE
+
+class NoLongerAvailable(exception.NovaException, code=410,
+                        template="This resource is no longer available. No forwarding address is given."): ...
+class UnsupportedContentType(exception.Invalid, code=415, template="Unsupported Content-Type"): ...
+class MalformedBody(exception.Invalid, template="Malformed request body"): ...
+class RequestMismatch(exception.Invalid, template="Request body and URI mismatch"): ...
+class BodyTooLarge(exception.Invalid, code=413, template="Request is too large."): ...
 
 
-class NoLongerAvailable(exception.NovaException):
-    code = 410
-    template = "This resource is no longer available. No forwarding address is given."
-
-
-class UnsupportedContentType(exception.Invalid):
-    code = 415
-    template = "Unsupported Content-Type"
-
-
-class MalformedBody(exception.Invalid):
-    template = "Malformed request body"
-
-
-class RequestMismatch(exception.Invalid):
-    template = "Request body and URI mismatch"
-
-
-class BodyTooLarge(exception.Invalid):
-    code = 413
-    template = "Request is too large."
-
-
-class OverLimit(exception.NovaException):
+class OverLimit(exception.NovaException, code=429,
+                template="This request was rate-limited. Ask again in {retry_after} seconds."):
     """``retry_after``: seconds after which the request may be repeated."""
-
-    code = 429
-    template = "This request was rate-limited. Ask again in {retry_after} seconds."
 
 
 @contextlib.contextmanager

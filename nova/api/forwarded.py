@@ -14,8 +14,7 @@ from nova.service.rates import client_of
 _HOST = re.compile(r"([A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?")
 
 
-class BadHost(exception.Invalid):
-    template = "The header {name} is malformed."
+class BadHost(exception.Invalid, template="The header {name} is malformed."): ...
 
 
 def base_url(environ: Environ) -> str:

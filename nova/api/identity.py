@@ -22,8 +22,7 @@ LOG = logging.getLogger(__name__)
 _TIMEOUT = 10
 
 
-class UnknownProject(exception.Invalid):
-    template = "Project ID {project_id} is not a valid project."
+class UnknownProject(exception.Invalid, template="Project ID {project_id} is not a valid project."): ...
 
 
 def check_project(req: Request, project_id: str) -> None:

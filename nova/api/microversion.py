@@ -18,13 +18,10 @@ SERVICE = "compute"
 _PATTERN = re.compile(r"([1-9]\d*)\.([1-9]\d*|0)")
 
 
-class VersionNotAcceptable(exception.NovaException):
-    code = 406
-    template = f"Version {{version}} is not supported by the API. Minimum is 2.{MIN} and maximum is 2.{MAX}."
-
-
-class VersionMalformed(exception.Invalid):
-    template = "API Version String {version} is of invalid format. Must be of format MajorNum.MinorNum."
+class VersionNotAcceptable(exception.NovaException, code=406, template=(
+        f"Version {{version}} is not supported by the API. Minimum is 2.{MIN} and maximum is 2.{MAX}.")): ...
+class VersionMalformed(exception.Invalid, template=(
+        "API Version String {version} is of invalid format. Must be of format MajorNum.MinorNum.")): ...
 
 
 def text(version: int) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 
 import oslo_messaging as messaging
 from oslo_config import cfg
-from oslo_messaging import opts
 
 from nova import context, exception
 from nova.bus import deadlines, message_signing, oslo
+from nova.bus.driver import options as driver_options
 from nova.bus.driver.requests import ARRIVAL
 from nova.telemetry import metrics, tracing
 
@@ -123,7 +123,7 @@ def connect(conf: cfg.ConfigOpts, host: str = "", url: str | None = None) -> mes
     Never connect before a fork: children that share a connection read each other's replies. Raises InvalidInput for a
     bad key file, or an option that the driver does not support."""
     defaults = {**_DEFAULTS, "kombu_reconnect_delay": random.uniform(*_RECONNECT)}  # noqa: S311
-    for group, options in opts.list_opts():  # the driver registers these options and reads them at once
+    for group, options in driver_options.of_library():  # the driver registers these options and reads them at once
         for option in options:
             if option.name in defaults:
                 conf.register_opt(option, group=group)

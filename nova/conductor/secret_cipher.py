@@ -35,14 +35,13 @@ _HELP = ("Copy the key file of another conductor. If the key is lost, run 'nova-
          "that are being built then get no password")
 
 
-class SecretKeyUnusable(exception.DatabaseUnusable):
+class SecretKeyUnusable(exception.DatabaseUnusable,
+                        template="Key file {path} ([conductor]secret_key_file) cannot be used: {reason}"):
     """The file of [conductor]secret_key_file is missing, unreadable or has other keys."""
 
-    template = "Key file {path} ([conductor]secret_key_file) cannot be used: {reason}"
 
-
-class SecretUnreadable(exception.NovaException):
-    template = "The password of the server cannot be decrypted: the key that encrypted it is missing."
+class SecretUnreadable(exception.NovaException, template=(
+        "The password of the server cannot be decrypted: the key that encrypted it is missing.")): ...
 
 
 class _Unusable(Exception):

@@ -1,4 +1,4 @@
-"""The requests of one connection and their responses, read and written by h11 within limits."""
+"""The requests of one connection and their responses, read and written within limits: unusual ones by h11."""
 
 import h11
 
@@ -16,11 +16,13 @@ class Exchange:
     and the environment has its length only (more than ``body_size``).
     """
 
-    __slots__ = ("_body_size", "_h11", "_header_size", "_lenient", "_raw", "_tail", "body", "environ", "too_long")
+    __slots__ = ("_body_size", "_h11", "_header_size", "_keep", "_lenient", "_raw", "_tail", "_usual", "body",
+                 "environ", "too_long")
 
     def __init__(self, header_size: int, body_size: int, lenient: bool = False) -> None:
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=header_size)
         self._header_size, self._body_size, self._lenient = header_size, body_size, lenient
+        self._keep = True
         self._expect()
 
     def _expect(self) -> None:
@@ -31,6 +33,7 @@ class Exchange:
         self._raw = bytearray(self._h11.trailing_data[0])
         # The last bytes of the body given to h11, including any bytes behind the last chunk.
         self._tail = b""
+        self._usual: messages.Usual | None = None  # the request that h11 does not read
 
     @property
     def pending(self) -> bool:
@@ -39,6 +42,11 @@ class Exchange:
 
     def again(self) -> bool:
         """Return True, after an answer, if another request may follow, and prepare for it."""
+        if self._usual is not None:
+            if not self._keep:
+                return False
+            self._expect()
+            return True
         if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
             return False
         self._h11.start_next_cycle()
@@ -48,13 +56,33 @@ class Exchange:
     def collect(self, data: bytearray) -> bool:
         """Take the bytes of the request from ``data``; return True if it is complete. Raises Refused."""
         try:
-            return self._collect(data)
+            if self.environ is None and not self._raw:
+                self._read_usual(data)
+            return self._collect_usual(data) if self._usual is not None else self._collect(data)
         except h11.RemoteProtocolError as error:
             status = error.error_status_hint
             if status == 431 and self.environ is None and b"\r\n" not in self._raw:
                 status = 414
             raise messages.Refused(status if status in messages.PHRASES else 400,
                                    f"The request is malformed: {error}."[:200]) from None
+
+    def _read_usual(self, data: bytearray) -> None:
+        result = messages.Usual.read(data, self._header_size)
+        if result is not None:
+            self._usual, size = result
+            self.environ = self._usual.environ
+            del data[:size]
+
+    def _collect_usual(self, data: bytearray) -> bool:
+        assert self._usual is not None
+        missing = self._usual.length - len(self.body)
+        if self._usual.length > self._body_size:
+            self._without_body()
+            return True
+        if missing:
+            self.body += data[:missing]
+            del data[:missing]
+        return len(self.body) == self._usual.length
 
     def _collect(self, data: bytearray) -> bool:
         while True:
@@ -113,12 +141,16 @@ class Exchange:
 
     def invitation(self) -> bytes:
         """Return the interim answer (100) for a client that expects it before it sends the body."""
-        if not self._h11.they_are_waiting_for_100_continue or self.pending:
+        if self._usual is not None or not self._h11.they_are_waiting_for_100_continue or self.pending:
             return b""
         return self._h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
 
     def answer(self, status: str, headers: messages.Headers, body: bytes, keep: bool) -> bytes:
         """Return the bytes of a response. Raises h11.LocalProtocolError for an invalid header, without effect."""
+        if self._usual is not None:
+            self._keep = keep and self._usual.keep and not self.too_long
+            bodiless = self._usual.environ["REQUEST_METHOD"] == "HEAD" or status[:3] in ("204", "304")
+            return messages.encoded(status, headers, body, self._keep) + (b"" if bodiless else body)
         parts = [self._h11.send(messages.response(status, headers, body, keep))]
         if body and not (self.environ is not None and self.environ["REQUEST_METHOD"] == "HEAD"):
             parts.append(self._h11.send(h11.Data(data=body)))

@@ -28,7 +28,6 @@ ANSWERED = "novad-answered"
 # Files of a novad with the default data_dir: the socket that local clients try first, and the generated secret.
 _SOCKET = pathlib.Path("/var/lib/novad/novad.sock")
 _SECRET_FILE = pathlib.Path("/var/lib/novad/shared-secret")
-_CONNECT = 5.0  # seconds to connect to a local socket
 _PEER = struct.Struct("3i")  # pid, uid and gid of SO_PEERCRED
 _TIMEOUT = 30.0  # Timeout in seconds of a call without a stream.
 
@@ -78,7 +77,8 @@ class Client:
         given = secret or environ.get("NOVA_SHARED_SECRET") or ""
         with contextlib.suppress(OSError):
             given = given or _SECRET_FILE.read_text().strip()
-        defaults = {"grpc.keepalive_time_ms": 60000, "grpc.enable_retries": 0, "grpc.enable_http_proxy": 0}
+        defaults = {"grpc.keepalive_time_ms": 60000, "grpc.enable_retries": 0, "grpc.enable_http_proxy": 0,
+                    "grpc.max_receive_message_length": 64 << 20}  # A control node answers for all its nodes.
         options = [*(defaults | dict(channel)).items()]
         self._metadata = [("authorization", f"Bearer {given}")] if scheme == "tls" and given else []
         self._secret = given if scheme == "tcp" and local is None else ""  # Calls are signed with it.
@@ -178,7 +178,7 @@ def _unusable(path: pathlib.Path) -> str:
         if status.st_uid not in trusted or above.st_uid not in trusted or above.st_mode & 0o022:
             return "the socket, or its directory, belongs to another account"
         with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(_CONNECT)
+            sock.settimeout(5.0)
             sock.connect(str(path))
             listener = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
     except OSError as error:

@@ -19,7 +19,7 @@ from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.deploy import Deployer, Terms
 from nova.novad.deployment.journal import DONE, Backup, Change, Deployed, Deployment, Journal
-from nova.novad.errors import Busy, Cancelled, Nothing
+from nova.novad.errors import Busy, Cancelled
 from nova.novad.nodes.coordinator import Coordinator, NodeAssignment, Peer
 from nova.novad.nodes.participant import Assignment, Participant
 from nova.novad.options import Options
@@ -31,11 +31,9 @@ from nova.novad.signing import profiling_token
 LOG = logging.getLogger(__name__)
 
 RUNNING, UNHEALTHY, STOPPED, MISSING = "running", "unhealthy", "stopped", "missing"
-_DAY = 86400.0
 # Seconds between two restarts of a component that keeps exiting: doubled each time, up to the last value.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _CALM = 60.0  # Seconds after which a restarted component counts as stable.
-_LAST_WORK = 20.0  # Seconds within which a deployment must stop when novad stops.
 
 
 class Daemon:
@@ -94,7 +92,7 @@ class Daemon:
             self._thread.join(10)
         if self.coordinator is not None:
             self.coordinator.stop()
-        if self.deployer.idle(_LAST_WORK):
+        if self.deployer.idle(20.0):  # Seconds within which a deployment must stop.
             self.journal.close()
 
     def shared_secret(self) -> str:
@@ -119,7 +117,7 @@ class Daemon:
         with self._steering(history.DEPLOY) as peers:
             changes = self._wanted(wanted, peers)
             assignments = self._assignments(peers, history.DEPLOY, wanted)
-            made = self.deployer.run_alone(history.DEPLOY, changes, progress, Terms(assignments=assignments))
+            made = self.deployer.run(history.DEPLOY, changes, progress, Terms(assignments=assignments))
         self._done(made, progress)
 
     def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[pb.PlannedChange]]:
@@ -136,15 +134,12 @@ class Daemon:
             current = self.journal.components()
             elsewhere = {component.name for peer in peers for component in peer.components}
             here = [name for name in names if name in current or name not in elsewhere]
-            changes: list[Change] = []
-            try:
-                if here or not names:
-                    changes = self.deployer.ordered(history.changes_back(self.journal, here, to))
-            except Nothing:
-                if not elsewhere & set(names or elsewhere):
-                    raise
+            changes = history.changes_back(self.journal, here, to) if here or not names else []
+            if not changes and not elsewhere & set(names or elsewhere):
+                raise Refused("Nothing to roll back to: no other deployment of "
+                              f"{', '.join(here or current) or 'any component'}{f' up to {to}' if to else ''} exists.")
             assignments = self._assignments(peers, history.ROLLBACK, {}, names, to=to)
-            made = self.deployer.run_alone(history.ROLLBACK, changes, progress, Terms(assignments=assignments))
+            made = self.deployer.run(history.ROLLBACK, changes, progress, Terms(assignments=assignments))
         self._done(made, progress)
 
     def remove(self, volumes: bool, secrets: bool, progress: Progress) -> None:
@@ -153,7 +148,7 @@ class Daemon:
         with self._steering(history.REMOVE, steered=True) as peers:
             changes = self.deployer.removals()
             assignments = self._assignments(peers, history.REMOVE, {}, volumes=volumes, secrets=secrets)
-            self.deployer.run_alone(history.REMOVE, changes, progress, Terms(
+            self.deployer.run(history.REMOVE, changes, progress, Terms(
                 assignments=assignments, drop_data=volumes, drop_secrets=secrets))
             self._forget(change.name for change in changes)
 
@@ -172,8 +167,6 @@ class Daemon:
 
     def _wanted(self, wanted: dict[str, str], peers: Sequence[Peer]) -> list[Change]:
         """Return the changes of this node. Raises NotKnown, Refused."""
-        if self.coordinator is None:
-            return self.deployer.plan(wanted)
         places = [self.options.place, *(peer.place for peer in peers)]
         for name in wanted:
             if not any(place.runs(self.whole.component(name)) for place in places):
@@ -200,11 +193,10 @@ class Daemon:
                                                  platform=platform, versions=mine, names=chosen, **more)))
         return assignments
 
-    def take_part(self, assignment: Assignment, progress: Progress) -> list[str]:
-        """Apply an assignment of a control node's deployment; return the components that were changed."""
-        changed = self.participant.apply(assignment, progress)
-        self._forget(changed)
-        return changed
+    def settle(self, coordinator: str, number: int, done: bool, progress: Progress) -> None:
+        """Apply the decision of the control node on a deployment. Raises Busy, Failed."""
+        if (decided := self.participant.settle(coordinator, number, done, progress)) is not None:
+            self._done(decided, lambda _name, _what: None)
 
     def restart(self, names: Sequence[str], progress: Progress) -> None:
         """Restart components by dependency, each after the previous one is healthy. Raises NotKnown, Busy, Failed."""
@@ -228,25 +220,28 @@ class Daemon:
             if name not in existing or name not in self.deployer.platform.secrets:
                 raise NotKnown(f"Secret {name} does not exist.")
         with self._steering(history.ROTATE) as peers:
-            made = self.deployer.run_alone(history.ROTATE, self.deployer.rotations(names), progress, Terms(
-                renew=names, assignments=self._assignments(peers, history.ROTATE, {}, names)))
+            made = self.deployer.run(history.ROTATE, self.deployer.rotations(names), progress, Terms(
+                renew=dict.fromkeys(names, ""), assignments=self._assignments(peers, history.ROTATE, {}, names)))
         self._done(made, progress)
 
     def back_up(self, name: str, progress: Progress) -> None:
-        current = self.journal.components()
-        changes = [Change(name=existing, before=current[existing], after=current[existing]) for existing in
-                   self._existing([name] if name else [], current) if current[existing].component.volumes]
-        self._done(self.deployer.run(history.BACK_UP, changes, progress), progress)
+        with self.deployer.changing(history.BACK_UP):
+            current = self.journal.components()
+            changes = [Change(name=existing, before=current[existing], after=current[existing]) for existing in
+                       self._existing([name] if name else [], current) if current[existing].component.volumes]
+            made = self.deployer.run(history.BACK_UP, changes, progress, Terms())
+        self._done(made, progress)
 
     def restore(self, ident: int, progress: Progress) -> None:
         """Restore the data and image of a component from a backup. The current data are backed up before."""
-        changes = history.changes_restored(self.journal, ident)
-        self._done(self.deployer.run(history.RESTORE, changes, progress), progress)
+        with self.deployer.changing(history.RESTORE):
+            made = self.deployer.run(history.RESTORE, history.changes_restored(self.journal, ident), progress, Terms())
+        self._done(made, progress)
 
     def prune(self) -> list[Backup]:
         """Remove backups that are neither among the newest of their component nor recent; return them."""
         with self.deployer.changing(deploy.PRUNE):
-            oldest = time.time() - self.options.keep_days * _DAY
+            oldest = time.time() - self.options.keep_days * 86400
             seen: collections.Counter[str] = collections.Counter()
             dropped = []
             for backup in self.journal.backups():
@@ -265,7 +260,7 @@ class Daemon:
         progress("", f"deployment {deployment.id} is {deployment.state}: {words}"
                  if deployment.state == DONE and words else "there was nothing to do")
         self._forget(names)
-        with contextlib.suppress(Busy):  # The running change prunes backups when it ends.
+        with contextlib.suppress(Busy, Refused):  # The running change prunes backups when it ends.
             for backup in self.prune():
                 LOG.info("Removed backup %d of component %s (%s): it is older than %d days", backup.id,
                          backup.component, backup.version, self.options.keep_days)
@@ -320,14 +315,16 @@ class Daemon:
                     self.deployer.recover(_log_progress)
             except ReportedError as error:
                 LOG.warning("Cannot roll back an interrupted deployment, retrying at the next check: %s", error)
-            return
         with contextlib.suppress(Busy), self.deployer.alone(deploy.HEALTH_CHECK):
-            self.deployer.containers.clean_up(_log_progress)
+            unfinished = self.journal.unfinished()
+            if not unfinished:
+                self.deployer.containers.clean_up(_log_progress)
+            changing = {change.name for deployment in unfinished for change in deployment.changes}
             current = self.journal.components()
             for name in self.deployer.order(current):
                 if self.deployer.awaited:
                     return  # A slow runtime must not block changes while all components are checked.
-                if current[name].wanted:
+                if name not in changing:
                     self._check_component(current[name])
 
     def _check_component(self, deployed: Deployed) -> None:
@@ -341,7 +338,7 @@ class Daemon:
             if name in self._starts and name not in self._failures and (
                     time.monotonic() > self._starts[name][1] + _CALM):
                 del self._starts[name]
-        except ReportedError as error:
+        except Exception as error:  # Other components are checked, whatever the error is.
             LOG.warning("Cannot check or restart component %s, retrying at the next check: %s", name, error)
 
     def _start_again(self, deployed: Deployed, why: str, stop: bool = False) -> None:

@@ -1,5 +1,6 @@
 """Strict reading of TOML and YAML at bounded cost. Errors name the line, or the field, of the mistake."""
 
+import collections
 import pathlib
 import re
 import stat
@@ -13,10 +14,12 @@ from nova.common.errors import Invalid
 
 T = TypeVar("T")
 
+_MOST = 1 << 20  # bytes of a file
 # A TOML key of more parts than any field has: the time that tomllib takes grows with the cube of their number.
 _LONG_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""", re.ASCII)
 # Maximum number of values of a YAML document, counted before any is built. An alias counts as what it stands for.
 _NODES = 20_000
+_LONG = 500  # Characters of a text that count as a value of their own.
 _DEPTH = 32
 # Maximum number of characters of a number or date: the time to convert "1:1:1…" grows with the square of its length.
 _NUMBER = 100
@@ -27,6 +30,13 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 class _Loader(_Base):  # type: ignore[misc]
     """A safe loader whose errors have a line and a column."""
+
+    def flatten_mapping(self, node: Any) -> None:
+        keys = collections.Counter(str(key.value) for key, _value in node.value if key.value != "<<")
+        if len(keys) < keys.total() and not hasattr(node, "flat"):  # A merged table has keys of others.
+            _refuse(node.start_mark, f"the key {keys.most_common(1)[0][0]!r} is defined twice")
+        node.flat = True
+        super().flatten_mapping(node)
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         if isinstance(node, yaml.ScalarNode) and node.tag != _TEXT and len(node.value) > _NUMBER:
@@ -43,15 +53,14 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """A table of a document. Unknown fields are refused."""
 
 
-def read(path: pathlib.Path, what: str, most: int | None = None) -> str:
-    """Return the text of a file, with ``most``: of a regular file of at most ``most`` bytes. Raises Invalid."""
+def read(path: pathlib.Path, what: str) -> str:
+    """Return the text of a regular file of limited size, which may be read several times. Raises Invalid."""
     try:
-        if most is not None:
-            about = path.stat()
-            if not stat.S_ISREG(about.st_mode):
-                raise Invalid(f"{what} {path} cannot be read: not a regular file.")
-            if about.st_size > most:
-                raise Invalid(f"{what} {path} has more than {most} bytes.")
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise Invalid(f"{what} {path} cannot be read: not a regular file.")
+        if about.st_size > _MOST:
+            raise Invalid(f"{what} {path} has more than {_MOST} bytes.")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise Invalid(f"{what} {path} cannot be read: {error}") from None
@@ -137,9 +146,10 @@ def _check(text: str) -> None:
                 _refuse(event.start_mark, f"the tag {event.tag} is not accepted: write the value without it")
             if isinstance(event, yaml.CollectionStartEvent):
                 open_collections.append((event.anchor, total))
-            elif event.anchor:
-                sizes[event.anchor] = 1
-            total += 1
+                total += 1
+            else:
+                sizes[event.anchor] = 1 + len(event.value) // _LONG
+                total += sizes[event.anchor]
         if total > _NODES:
             _refuse(event.start_mark, f"there are more than {_NODES} values, with those that aliases stand for")
         if len(open_collections) > _DEPTH:

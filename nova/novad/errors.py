@@ -1,6 +1,6 @@
 """Errors of novad, with messages for the caller."""
 
-from nova.common.errors import Refused, ReportedError
+from nova.common.errors import ReportedError
 
 _MOST = 2400  # Maximum number of bytes of a message. gRPC loses longer ones: they are percent-encoded, in 8 KiB.
 
@@ -16,10 +16,6 @@ def shortened(message: str) -> str:
 
 class Busy(ReportedError):
     """A deployment is already in progress."""
-
-
-class Nothing(Refused):
-    """The component has no earlier state to roll back to."""
 
 
 class RuntimeFault(ReportedError):

@@ -36,11 +36,6 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     addresses: tuple[str, ...]
 
 
-def quiet() -> None:
-    """Silence the logger of zeroconf, which logs data of strangers."""
-    logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)
-
-
 def printable(value: bytes | str | None, most: int) -> str:
     """Return the printable characters of a value from the network."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value or ""
@@ -69,7 +64,7 @@ class Watch:
     def __init__(self, interfaces: Sequence[str] | None = None) -> None:
         from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf
 
-        quiet()
+        logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)  # It logs data of strangers.
         self._instances: dict[str, Instance | None] = {}  # An instance is None until its address is resolved.
         self._queued: set[str] = set()  # Names that no resolver has processed yet.
         self._events: queue.SimpleQueue[tuple[str, Instance | None]] = queue.SimpleQueue()  # None: disappeared.
@@ -148,7 +143,7 @@ class Announcement:
     def __init__(self, announced: Instance, addresses: Sequence[str], port: int, tls: bool) -> None:
         from zeroconf import ServiceInfo, Zeroconf
 
-        quiet()
+        logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)  # It logs data of strangers.
         label = printable(announced.node, 63).encode()[:60].decode("utf-8", "ignore") or "novad"
         host = re.sub(r"[^a-z0-9-]", "-", label.lower())[:50]
         properties = {"version": announced.version, "node": label, "roles": ",".join(announced.roles)[:200],

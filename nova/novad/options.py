@@ -12,8 +12,8 @@ from nova.novad import documents
 from nova.novad.documents import Strict
 from nova.novad.platform import Absolute, Count, Name, Place, Seconds
 
-PORT = 18080
 EXAMPLE = pathlib.Path(__file__).with_name("novad.toml")
+
 
 class Node(Strict, frozen=True, kw_only=True):
     """A node that a control node deploys to. ``roles``: they decide which components run there."""
@@ -24,7 +24,7 @@ class Node(Strict, frozen=True, kw_only=True):
 
 
 class Options(Strict, frozen=True, kw_only=True):
-    listen: Annotated[str, msgspec.Meta(pattern=r"^tcp://.+:\d{1,5}\Z")] = f"tcp://127.0.0.1:{PORT}"
+    listen: Annotated[str, msgspec.Meta(pattern=r"^tcp://.+:\d{1,5}\Z")] = "tcp://127.0.0.1:18080"
     announce: bool | tuple[str, ...] = True
     data_dir: Absolute = "/var/lib/novad"
     platform: str = "/etc/novad/platform.toml"

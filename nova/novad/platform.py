@@ -28,8 +28,8 @@ _ADDRESS = re.compile(r"\$\{address:([^}$]*)\}")
 _PLACEHOLDER = re.compile(r"\$\{(?:node|address:([^}$]*))\}")
 _NODE = "${node}"
 _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
+_URL = re.compile(r"https?://(?:[^\s/?#@]*@)?(?:\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]]+)(?::([0-9]{1,5}))?(?:[/?#][!-~]*)?")
 _SECRET = re.compile(r"\$\{secret:([^}$]*)\}")
-_MOST = 1 << 20  # bytes of a platform file
 _ALPHABETS = {"letters+digits": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
               "digits": "0123456789", "hex": "0123456789abcdef"}
 
@@ -179,12 +179,6 @@ class Platform(Strict, frozen=True, kw_only=True):
                            f"{', '.join(sorted(self.components))}.")
         return self.components[name]
 
-    def order(self, names: Iterable[str] | None = None) -> list[str]:
-        """Sort components (default: all), each after those that it depends on."""
-        wanted = set(self.components if names is None else names)
-        return [name for name in in_order({name: component.depends for name, component in self.components.items()})
-                if name in wanted]
-
     def part(self, place: Place) -> Platform:
         """Return the components that a node runs, with placeholders for names and addresses."""
         chosen = {name: component for name, component in self.components.items() if place.runs(component)}
@@ -261,7 +255,7 @@ def load(path: str | pathlib.Path) -> Platform:
 
 def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
     """Return the content of a file merged into that of its base; ``above``: the files that are based on it."""
-    text = documents.read(file, "The platform file", _MOST)
+    text = documents.read(file, "The platform file")
     if (place := file.resolve()) in above:
         raise Invalid(f"{file}: base: the file is its own base")
     data = documents.parse(text, "toml" if file.suffix == ".toml" else "yaml", str(file))
@@ -310,7 +304,7 @@ def check(platform: Platform) -> None:
     for name, component in platform.components.items():
         _check_component(platform, name, component)
     _check_ports(platform)
-    platform.order()
+    in_order({name: component.depends for name, component in platform.components.items()})
 
 
 def _check_component(platform: Platform, name: str, component: Component) -> None:
@@ -387,7 +381,8 @@ def _has_zero(value: Any) -> bool:
 def _check_health(where: str, health: Health) -> None:
     if sum(map(bool, (health.command, health.http, health.tcp))) != 1:
         raise Invalid(f"{where}.health: set exactly one of command, http and tcp")
-    if health.http and not re.match(r"https?://[^/]", health.http):
+    url = _URL.fullmatch(health.http)
+    if health.http and not (url and 0 < int(url[1] or 80) <= 65535):
         raise Invalid(f"{where}.health.http: {health.http!r} is not a URL of http or https")
     port = re.fullmatch(r".+:(\d{1,5})", health.tcp)
     if health.tcp and not (port and 0 < int(port[1]) <= 65535):

@@ -139,18 +139,16 @@ class Secrets:
             if not (self.directory / name).exists():
                 self.renew(name, how)
 
-    def renew(self, name: str, how: Secret, value: str | None = None) -> None:
+    def renew(self, name: str, how: Secret, value: str = "") -> None:
         """Replace a secret by ``value`` or a random one."""
         self._remember(name)
         self._write(name, value or "".join(random.choice(how.characters) for _ in range(how.length)))
 
-    def take(self, values: Mapping[str, str]) -> list[str]:
-        """Store missing secrets; return the names of existing secrets with another value."""
-        names = self.names()
-        for name, value in values.items():
-            if name not in names:
-                self._write(name, value)
-        return sorted(name for name, value in values.items() if name in names and self._read(name) != value)
+    def take(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Store missing secrets; return those that exist with another value."""
+        for name in values.keys() - set(self.names()):
+            self._write(name, values[name])
+        return {name: value for name, value in sorted(values.items()) if self._read(name) != value}
 
     def keep(self, names: Iterable[str]) -> None:
         """Store the current values of these secrets, and of no others, until put_back()."""

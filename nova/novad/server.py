@@ -55,13 +55,11 @@ class Server:
 
     def __init__(self, daemon: Daemon, updates: Updates | None = None, launcher: str = "") -> None:
         self.daemon = daemon
-        updates = updates or Updates(daemon.options, daemon.deployer, lambda: None)
+        calls = _Calls(daemon, updates or Updates(daemon.options, daemon.deployer, lambda: None))
         options = daemon.options
         self._health = grpc_health.HealthServicer()
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc")
-        self._handlers = [handler(service, servicer(daemon, updates)) for service, servicer in (
-            ("Platform", _Platform), ("Services", _Services), ("Logs", _Logs), ("Backups", _Backups),
-            ("SecretStore", _SecretStore), ("Nodes", _Nodes), ("Daemon", _Daemon), ("Updates", _Updates))]
+        self._handlers = [handler(service, calls) for service in pb.DESCRIPTOR.services_by_name if service != "Login"]
         self._network = self._made([_Login(daemon.shared_secret(), bool(options.tls_cert), self._health)])
         self._local = self._made([])
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
@@ -76,7 +74,8 @@ class Server:
             else:
                 self.port = self._network.add_insecure_port(where)
         if not self.port:
-            raise Refused(f"{options.listen} is in use or not an address of this machine.")
+            raise Refused(f"{options.listen} is in use or not an address of this machine"
+                          f"{', or tls_cert, tls_key or client_ca cannot be used' if options.tls_cert else ''}.")
         for path in (str(options.socket), *([launcher] if launcher else [])):
             self._listen_locally(path)
 
@@ -168,9 +167,10 @@ def _of_request(handler: Any, digest: str) -> Any:
 
 
 def handler(service: str, servicer: object) -> grpc.GenericRpcHandler:
-    """Return the handler of a service of novad.proto; its calls are the methods (request, context) of ``servicer``."""
+    """Return the handler of a service of novad.proto; its calls are the methods SERVICE_CALL(request, context) of
+    ``servicer``."""
     def handled(method: Any) -> grpc.RpcMethodHandler:
-        act = getattr(servicer, method.name)
+        act = getattr(servicer, f"{service}_{method.name}")
         def responses(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
                 if method.server_streaming:
@@ -192,14 +192,14 @@ def handler(service: str, servicer: object) -> grpc.GenericRpcHandler:
         described.full_name, {method.name: handled(method) for method in described.methods})
 
 
-def _stream(act: Callable[[_Servicer, Any, Progress], list[str] | None]) -> Callable[
+def _stream(act: Callable[[_Calls, Any, Progress], list[str] | None]) -> Callable[
         [Any, Any, grpc.ServicerContext], Iterator[pb.Progress]]:
     """Return the method of a servicer that yields the progress of ``act``, which ends even if the client leaves."""
-    def method(servicer: _Servicer, request: Any, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+    def method(calls: _Calls, request: Any, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         reports = queue.SimpleQueue[pb.Progress | BaseException | None]()
         def work() -> None:
             try:
-                changed = act(servicer, request,
+                changed = act(calls, request,
                               lambda name, what: reports.put(pb.Progress(component=name, message=what)))
                 if changed:
                     reports.put(pb.Progress(changed=changed))
@@ -220,24 +220,26 @@ def _stream(act: Callable[[_Servicer, Any, Progress], list[str] | None]) -> Call
     return method
 
 
-class _Servicer:
+class _Calls:
+    """The calls of novad.proto."""
+
     def __init__(self, daemon: Daemon, updates: Updates) -> None:
         self.daemon = daemon
         self.updates = updates
+        self._readers = threading.BoundedSemaphore(_READERS)
 
-
-class _Platform(_Servicer):
-    Deploy = _stream(lambda self, request, progress: self.daemon.deploy(_versions(request), progress))
-    Rollback = _stream(lambda self, request, progress: self.daemon.rollback(
+    Platform_Deploy = _stream(lambda self, request, progress: self.daemon.deploy(_versions(request), progress))
+    Platform_Rollback = _stream(lambda self, request, progress: self.daemon.rollback(
         list(request.components), request.to or None, progress))
-    Restart = _stream(lambda self, request, progress: self.daemon.restart(list(request.components), progress))
-    Remove = _stream(lambda self, request, progress: self.daemon.remove(request.volumes, request.secrets, progress))
+    Platform_Restart = _stream(lambda self, request, progress: self.daemon.restart(list(request.components), progress))
+    Platform_Remove = _stream(lambda self, request, progress: self.daemon.remove(
+        request.volumes, request.secrets, progress))
 
-    def Plan(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
+    def Platform_Plan(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
         changes, elsewhere = self.daemon.plan(_versions(request))
         return pb.PlanAnswer(changes=[*_planned(self.daemon, changes), *elsewhere])
 
-    def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
+    def Platform_Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
         answer = pb.PlatformAnswer(name=self.daemon.deployer.platform.name, components=self.daemon.states())
         if self.daemon.coordinator is not None:
             peers, silent = self.daemon.coordinator.query_nodes()
@@ -246,7 +248,7 @@ class _Platform(_Servicer):
                                      for node, why in silent.items())
         return answer
 
-    def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> pb.HistoryAnswer:
+    def Platform_History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> pb.HistoryAnswer:
         journal = self.daemon.journal
         deployments = journal.deployments(min(max(request.limit, 0) or 20, 1000))
         idents = [deployment.id for deployment in deployments]
@@ -263,55 +265,32 @@ class _Platform(_Servicer):
                      if deployment.id in origins else ""))
             for deployment in deployments])
 
-
-def _versions(request: pb.DeployRequest) -> dict[str, str]:
-    return {wanted.component: wanted.version for wanted in request.components}
-
-
-def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
-    planned = []
-    for change in changes:
-        row = pb.PlannedChange(component=change.name, node=daemon.options.name, action="create")
-        if before := change.before:
-            row.before, row.digest = before.version or before.component.tag, before.digest
-            row.backup = daemon.data.size(change.name, before.component.volumes)
-        if after := change.after:
-            row.reference = after.component.reference()
-            row.fetched = after.component.digest or daemon.runtime.resolve(row.reference)
-            row.refused = bool(former_digest(daemon.journal, after.component, row.fetched))
-        if before:
-            row.action = ("remove" if not after else "replace" if before.component != after.component else
-                          "keep, unless its image is another")
-        planned.append(row)
-    return planned
-
-
-class _Nodes(_Servicer):
-    Prepare = _stream(lambda self, request, progress: self.daemon.participant.prepare(
+    Nodes_Prepare = _stream(lambda self, request, progress: self.daemon.participant.prepare(
         Assignment.decode(request.share), progress))
-    Apply = _stream(lambda self, request, progress: self.daemon.take_part(Assignment.decode(request.share), progress))
-    Settle = _stream(lambda self, request, progress: self.daemon.participant.settle(
+    Nodes_Apply = _stream(lambda self, request, progress: self.daemon.participant.apply(
+        Assignment.decode(request.share), progress))
+    Nodes_Settle = _stream(lambda self, request, progress: self.daemon.settle(
         request.coordinator, request.number, request.done, progress))
 
-    def Plan(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
+    def Nodes_Plan(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
         changes = self.daemon.participant.plan(Assignment.decode(request.share))
         return pb.PlanAnswer(changes=_planned(self.daemon, changes))
 
-    def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.NodesAnswer:
+    def Nodes_List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.NodesAnswer:
         options, coordinator = self.daemon.options, self.daemon.coordinator
         here = pb.NodeEntry(node=options.name, address=options.listen, roles=options.roles, state="this one")
         return pb.NodesAnswer(nodes=[here, *(coordinator.listed() if coordinator is not None else [])])
 
-    def Accept(self, request: pb.AcceptRequest, context: grpc.ServicerContext) -> pb.NodeEntry:
+    def Nodes_Accept(self, request: pb.AcceptRequest, context: grpc.ServicerContext) -> pb.NodeEntry:
         return self._coordinator().accept(request.node, request.roles)
 
-    def Secret(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.NodeSecret:
+    def Nodes_Secret(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.NodeSecret:
         if not self.daemon.options.tls_cert and not context.peer().startswith("unix:"):
             raise Refused("Secrets are not sent over TCP without TLS: use novad's local socket (--addr unix://"
                           f"{self.daemon.options.socket}).")
         return pb.NodeSecret(secret=self._coordinator().secret_of(request.node))
 
-    def Forget(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.Empty:
+    def Nodes_Forget(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.Empty:
         self._coordinator().forget(request.node)
         return pb.Empty()
 
@@ -320,9 +299,7 @@ class _Nodes(_Servicer):
             raise NotKnown("This novad is not a control node: nodes and discover_nodes are not set in novad.toml.")
         return self.daemon.coordinator
 
-
-class _Services(_Servicer):
-    def Show(self, request: pb.ServiceRequest, context: grpc.ServicerContext) -> pb.ServiceAnswer:
+    def Services_Show(self, request: pb.ServiceRequest, context: grpc.ServicerContext) -> pb.ServiceAnswer:
         deployed = self.daemon.journal.components().get(request.name)
         component = deployed.component if deployed else self.daemon.deployer.platform.component(request.name)
         directories: list[tuple[str, Volume | Bind]] = [*((volume.name, volume) for volume in component.volumes),
@@ -338,13 +315,7 @@ class _Services(_Servicer):
                        for name, mount in directories),
                      *(pb.VolumeEntry(type="file", destination=path, options=["ro"]) for path in component.files)])
 
-
-class _Logs(_Servicer):
-    def __init__(self, daemon: Daemon, updates: Updates) -> None:
-        super().__init__(daemon, updates)
-        self._readers = threading.BoundedSemaphore(_READERS)
-
-    def Read(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogLine]:
+    def Logs_Read(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogLine]:
         if request.name not in self.daemon.journal.components():
             raise NotKnown(f"Component {request.name} is not deployed.")
         if not 0 <= request.tail <= _MOST_TAIL:
@@ -369,6 +340,61 @@ class _Logs(_Servicer):
         finally:
             self._readers.release()
 
+    Backups_Create = _stream(lambda self, request, progress: self.daemon.back_up(request.component, progress))
+    Backups_Restore = _stream(lambda self, request, progress: self.daemon.restore(request.id, progress))
+
+    def Backups_List(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> pb.BackupsAnswer:
+        return _backups(self.daemon.journal.backups(request.component or None))
+
+    def Backups_Prune(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.BackupsAnswer:
+        return _backups(self.daemon.prune())
+
+    SecretStore_Rotate = _stream(lambda self, request, progress: self.daemon.rotate(list(request.names), progress))
+
+    def SecretStore_List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.SecretsAnswer:
+        components = self.daemon.deployer.platform.components
+        return pb.SecretsAnswer(secrets=[pb.SecretEntry(name=name, used_by=sorted(
+            component_name for component_name, component in components.items() if name in component.secrets()))
+            for name in self.daemon.secrets.names()])
+
+    Updates_Update = _stream(lambda self, request, progress: self.updates.update(progress))
+
+    def Updates_Show(self, request: pb.UpdatesRequest, context: grpc.ServicerContext) -> pb.UpdatesAnswer:
+        latest = self.updates.latest() if request.ask else None
+        releases = self.updates.releases
+        failed, why = releases.failure()
+        return pb.UpdatesAnswer(version=__version__, trial=bool(releases.trial()), failed=failed, why=why,
+                                latest=latest.version if latest else "")
+
+    def Daemon_Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.DaemonAnswer:
+        options = self.daemon.options
+        return pb.DaemonAnswer(
+            version=__version__, address=options.listen, started=self.daemon.started, node=options.name,
+            roles=options.roles, runtime=self.daemon.runtime.version(), platform=self.daemon.deployer.platform.name,
+            id=self.daemon.ident, steered=self.daemon.participant.steered)
+
+
+def _versions(request: pb.DeployRequest) -> dict[str, str]:
+    return {wanted.component: wanted.version for wanted in request.components}
+
+
+def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
+    planned = []
+    for change in changes:
+        row = pb.PlannedChange(component=change.name, node=daemon.options.name, action="create")
+        if before := change.before:
+            row.before, row.digest = before.version or before.component.tag, before.digest
+            row.backup = daemon.data.size(change.name, before.component.volumes)
+        if after := change.after:
+            row.reference = after.component.reference()
+            row.fetched = after.component.digest or daemon.runtime.resolve(row.reference)
+            row.refused = bool(former_digest(daemon.journal, after.component, row.fetched))
+        if before:
+            row.action = ("remove" if not after else "replace" if before.component != after.component else
+                          "keep, unless its image is another")
+        planned.append(row)
+    return planned
+
 
 def _messages(lines: list[str]) -> Iterator[str]:
     """Yield messages of as many lines as a message may have."""
@@ -384,48 +410,7 @@ def _messages(lines: list[str]) -> Iterator[str]:
         yield "\n".join(some)
 
 
-class _Backups(_Servicer):
-    Create = _stream(lambda self, request, progress: self.daemon.back_up(request.component, progress))
-    Restore = _stream(lambda self, request, progress: self.daemon.restore(request.id, progress))
-
-    def List(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> pb.BackupsAnswer:
-        return _backups(self.daemon.journal.backups(request.component or None))
-
-    def Prune(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.BackupsAnswer:
-        return _backups(self.daemon.prune())
-
-
 def _backups(backups: list[Backup]) -> pb.BackupsAnswer:
     return pb.BackupsAnswer(backups=[pb.BackupEntry(
         id=backup.id, component=backup.component, deployment=backup.deployment, version=backup.version,
         size=backup.size, made=backup.made) for backup in backups])
-
-
-class _SecretStore(_Servicer):
-    Rotate = _stream(lambda self, request, progress: self.daemon.rotate(list(request.names), progress))
-
-    def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.SecretsAnswer:
-        components = self.daemon.deployer.platform.components
-        return pb.SecretsAnswer(secrets=[pb.SecretEntry(name=name, used_by=sorted(
-            component_name for component_name, component in components.items() if name in component.secrets()))
-            for name in self.daemon.secrets.names()])
-
-
-class _Updates(_Servicer):
-    Update = _stream(lambda self, request, progress: self.updates.update(progress))
-
-    def Show(self, request: pb.UpdatesRequest, context: grpc.ServicerContext) -> pb.UpdatesAnswer:
-        latest = self.updates.latest() if request.ask else None
-        releases = self.updates.releases
-        failed, why = releases.failure()
-        return pb.UpdatesAnswer(version=__version__, trial=bool(releases.trial()), failed=failed, why=why,
-                                latest=latest.version if latest else "")
-
-
-class _Daemon(_Servicer):
-    def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.DaemonAnswer:
-        options = self.daemon.options
-        return pb.DaemonAnswer(
-            version=__version__, address=options.listen, started=self.daemon.started, node=options.name,
-            roles=options.roles, runtime=self.daemon.runtime.version(), platform=self.daemon.deployer.platform.name,
-            id=self.daemon.ident, steered=self.daemon.participant.steered)

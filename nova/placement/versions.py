@@ -11,13 +11,8 @@ SERVICE = "placement"
 _PATTERN = re.compile(r"(\d{1,9})\.(\d{1,9})", re.ASCII)
 
 
-class VersionNotAcceptable(exception.NovaException):
-    code = 406
-    template = "Unacceptable version header: {version}"
-
-
-class VersionMalformed(exception.Invalid):
-    template = "invalid version string: {version}"
+class VersionNotAcceptable(exception.NovaException, code=406, template="Unacceptable version header: {version}"): ...
+class VersionMalformed(exception.Invalid, template="invalid version string: {version}"): ...
 
 
 def text(version: int) -> str:

@@ -116,7 +116,14 @@ def _holds(check: Any, target: Mapping[str, Any], creds: dict[str, Any], enforce
     if kind is policy.RuleCheck:
         inner = enforcer.rules.get(check.match)
         return inner is not None and _holds(inner, target, creds, enforcer, rule)
-    if getattr(check, "kind", None) in ("project_id", "user_id"):
+    named = getattr(check, "kind", None)
+    if named == "role":
+        try:
+            wanted = (check.match % target).lower()
+        except KeyError:
+            return False
+        return any(role.lower() == wanted for role in creds.get("roles", ()))
+    if named in ("project_id", "user_id"):
         # Shortcut for the most common comparisons, which oslo.policy parses as Python.
         try:
             return bool(str(creds.get(check.kind)) == check.match % target)

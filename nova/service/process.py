@@ -19,6 +19,7 @@ _RETURNED_FROM = 256 * 1024
 _GROWN = 1024 * 1024
 _GROWN_MUCH = 64 * 1024 * 1024
 _CHECK_INTERVAL = 2.0  # seconds between two checks of the memory size
+_SHARE = 0.01  # of the time, which these activities may take under constant load
 
 # Seconds that a thread may compute while another one waits (Python's default: 0.005). A request passes between threads
 # a dozen times, and waits behind computing threads each time.
@@ -40,18 +41,20 @@ def tune_runtime() -> None:
 
 def start_memory_trimming() -> None:
     """Start a thread that returns free memory to the system after the process has grown. Call it in a worker after the
-    fork. It has no cost as long as the process does not grow."""
+    fork. It has no cost as long as the process does not grow, and then at most one percent of the time."""
     threading.Thread(target=_trim_memory, name="process", daemon=True).start()
 
 
 def _trim_memory() -> None:
-    least = worker_stats.resident()
+    least, pause = worker_stats.resident(), _CHECK_INTERVAL
     while True:
-        time.sleep(_CHECK_INTERVAL)
+        time.sleep(pause)
+        pause = _CHECK_INTERVAL
         now = worker_stats.resident()
         least = min(least, now)
         if now <= least + _GROWN:
             continue
+        began = time.thread_time()
         thorough = worker_stats.METER.idle or now > least + _GROWN_MUCH
         if thorough:
             gc.collect()
@@ -60,6 +63,7 @@ def _trim_memory() -> None:
         if thorough:
             # Remaining memory may be in use for a moment only: accept it as needed after a few more checks.
             least += max(0, worker_stats.resident() - least) // 4
+        pause = max(_CHECK_INTERVAL, (time.thread_time() - began) / _SHARE)
 
 
 def _glibc_function(name: str) -> Any:

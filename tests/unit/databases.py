@@ -1,4 +1,7 @@
-"""SQLite databases with the schema, since creating the schema takes a third of a second, and queries of tests."""
+"""SQLite databases with the schema, since creating the schema takes a third of a second, and queries of tests.
+
+Databases of tests share their compiled statements: compiling took a quarter of the CPU time of tests with a new one.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import functools
 import os
 import pathlib
 import tempfile
+from typing import Any
 
 import sqlalchemy as sa
 
 from nova import conf
 from nova.db import tables
 from nova.db.maintenance import migrate
+from nova.db.sql.engine import Database
 
 
 def new_database(directory: str | os.PathLike[str]) -> str:
@@ -19,6 +24,28 @@ def new_database(directory: str | os.PathLike[str]) -> str:
     path = pathlib.Path(directory, "nova.sqlite")
     path.write_bytes(_file_with_schema())
     return f"sqlite:///{path}"
+
+
+class _Statements(dict[Any, Any]):
+    """Compiled statements by their key in the cache of SQLAlchemy, which begins with the dialect object of an engine.
+    The dialects of all SQLite engines compile a statement in the same way."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get((type(key[0]), *key[1:]), default)
+
+    def __setitem__(self, key: Any, compiled: Any) -> None:
+        super().__setitem__((type(key[0]), *key[1:]), compiled)
+
+
+_statements = _Statements()
+
+
+def open_database(url: str) -> Database:
+    """Open a database; on SQLite with the statements that earlier tests have compiled."""
+    database = Database(url)
+    if database.dialect == "sqlite":
+        database.engine.update_execution_options(compiled_cache=_statements)
+    return database
 
 
 @functools.cache

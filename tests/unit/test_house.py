@@ -38,6 +38,11 @@ def tree_of(path):
     return ast.parse(path.read_text())
 
 
+@functools.cache
+def nodes_of(tree):
+    return list(ast.walk(tree))
+
+
 def imports_of(config):
     script = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(sys.argv[1], no_cache=True))"
     return subprocess.run([sys.executable, "-c", script, config], cwd=ROOT, capture_output=True, text=True,
@@ -91,8 +96,8 @@ def test_source_files_have_at_most_600_lines():
 
 
 # Maximum number of lines of Python code of a package, without generated code.
-PACKAGE_LIMITS = {"nova": 79_300, "nova/cli": 4_500, "nova/cli/federation": 900, "nova/common": 500,
-                  "nova/ec2": 3_000, "nova/federator": 13_600, "nova/novad": 6_080}
+PACKAGE_LIMITS = {"nova": 80_000, "nova/cli": 4_500, "nova/cli/federation": 900, "nova/common": 500,
+                  "nova/ec2": 3_000, "nova/federator": 13_600, "nova/novad": 6_000}
 
 
 @pytest.mark.parametrize(("package", "limit"), PACKAGE_LIMITS.items())
@@ -266,7 +271,7 @@ def test_ip_addresses_are_parsed_in_plain_ip_only():
 
 def patched_attributes(path):
     """Yield the attributes of the product that a test assigns, as (dotted name of the owner, attribute)."""
-    imported, nodes = {}, list(ast.walk(tree_of(path)))
+    imported, nodes = {}, nodes_of(tree_of(path))
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nova"):
             imported.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
@@ -297,7 +302,7 @@ NOT_SERVED: set[str] = set()
 
 
 def docstrings(path):
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(tree_of(path)):
         if (isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module))
                 and (text := ast.get_docstring(node))):
             yield getattr(node, "name", path.stem), text
@@ -324,9 +329,9 @@ def names_of(path, tree):
     Omits names that an interface prescribes: methods of classes with a base, and arguments of calls on the bus.
     """
     on_the_bus = path.parts[:2] == ("nova", "rpcapi") or path.parts[:3] == ("nova", "conductor", "endpoints")
-    inherited = {method for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.bases
+    inherited = {method for node in nodes_of(tree) if isinstance(node, ast.ClassDef) and node.bases
                  for method in node.body if isinstance(method, ast.FunctionDef)}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node not in inherited:
             yield node.name
         elif isinstance(node, ast.arg) and not on_the_bus:
@@ -348,7 +353,7 @@ def test_import_aliases_are_unambiguous():
     """An alias stands for a single module and is not the name of another module."""
     names = {}
     for _path, tree in parsed("nova"):
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             for alias in node.names if isinstance(node, ast.ImportFrom) else ():
                 module = f"{node.module}.{alias.name}"
                 if alias.asname not in (None, alias.name) and module.startswith("nova"):

@@ -4,6 +4,7 @@ tests/data/wire_schema.json is the schema of the last release. After an additive
 ``python -m tests.unit.test_wire_schema``.
 """
 
+import functools
 import importlib
 import json
 import pkgutil
@@ -25,6 +26,7 @@ def interfaces():
                 yield value
 
 
+@functools.cache
 def wire_schema():
     """Return {"methods": {namespace.method: {kind, args, result}}, "structs": {name: schema}}."""
     methods, types = {}, []

@@ -76,7 +76,8 @@ class Database:
                 counts.transactions += calls if re.match(r"\s*(commit|rollback\s*$)", query, re.IGNORECASE) else 0
             else:
                 counts.data += calls
-                counts.texts[" ".join(query.split())[:160]] += calls
+                text = re.sub(r"^PREPARE \w+(\(.*?\))? AS ", "", query)
+                counts.texts[" ".join(text.split())[:160]] += calls
         return counts
 
     def _mariadb(self) -> Statements:

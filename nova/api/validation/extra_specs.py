@@ -16,12 +16,10 @@ NAMESPACES = frozenset({"accel", "aggregate_instance_extra_specs", "capabilities
                         "pci_passthrough", "quota", "resources", "trait", "vmware"})
 
 
-class UnknownSpec(exception.Invalid):
-    template = "Validation failed; extra spec '{name}' does not appear to be a valid extra spec."
-
-
-class BadSpec(exception.Invalid):
-    template = "Validation failed; '{value}' is not a valid value of extra spec '{name}': expected {expected}."
+class UnknownSpec(exception.Invalid,
+                  template="Validation failed; extra spec '{name}' does not appear to be a valid extra spec."): ...
+class BadSpec(exception.Invalid, template=(
+        "Validation failed; '{value}' is not a valid value of extra spec '{name}': expected {expected}.")): ...
 
 
 def validate(name: str, value: str) -> None:

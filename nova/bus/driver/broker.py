@@ -81,9 +81,11 @@ class Broker(Protocol):
         """Return when the broker has confirmed the message. Raises NotPublished, BrokerBlocked, MessageUndeliverable
         (mandatory, and no queue takes the message)."""
 
-    def consume(self, queues: Sequence[Queue], deliver: Deliver, until: float | None = None) -> Consumer:
-        """Declare the queues and pass the body of each message to ``deliver``. A message is acknowledged before it is
-        delivered. Retries to connect without end, or raises NotPublished after ``until``."""
+    def consume(self, queues: Sequence[Queue], deliver: Deliver, until: float | None = None,
+                repeatable: bool = False) -> Consumer:
+        """Declare the queues and pass the body of each message to ``deliver``. Retries to connect without end, or
+        raises NotPublished after ``until``. A message is acknowledged before it is passed on; if it is ``repeatable``,
+        afterwards and together with others: it may arrive again after the connection was lost."""
 
     def listeners(self, queue: str, seconds: float = 5.0) -> int:
         """Return the number of consumers of the queue, 0 if there is no such queue. Raises NotPublished, at the latest

@@ -53,7 +53,7 @@ class Calls:
                 raise NotPublished("The queue of replies was not declared in time.")
             try:
                 if self._consumer is None:
-                    self._consumer = self._broker.consume([self.queue], self._deliver, until)
+                    self._consumer = self._broker.consume([self.queue], self._deliver, until, repeatable=True)
             finally:
                 self._lock.release()
         call = Call(self.queue.name)

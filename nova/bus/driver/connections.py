@@ -18,7 +18,8 @@ from typing import Any
 import amqp
 from amqp import transport
 
-from nova.bus.driver.broker import Exchange, NotPublished, Queue
+from nova.bus.driver import frames
+from nova.bus.driver.broker import Exchange, NotPublished, Outgoing, Queue
 from nova.bus.driver.options import Options
 
 LOG = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ LOG = logging.getLogger(__name__)
 # Exceptions of py-amqp for a lost connection or a failed connection attempt.
 ERRORS = (amqp.AMQPError, OSError, EOFError)
 _CONNECT = 5.0  # maximum number of seconds for TCP, TLS and the log-in to one broker
-_READ = 16_384  # bytes that a system call may read: a message has three frames, each read in three parts
+_READ = 16_384  # bytes that a system call may read
 _FRAME = 15.0  # seconds that a connection without a deadline waits for data, or for room to send
 _TCP_USER_TIMEOUT = 18  # socket option of Linux: milliseconds that sent data may stay unacknowledged
 
@@ -36,6 +37,10 @@ class BoundedConnection(amqp.Connection):  # type: ignore[misc]
     progress if it is None."""
 
     until: float | None = None
+    # Called with the tag of each confirmation, and with the tag and the body of each delivered message.
+    on_confirmed: Callable[[int], None] | None = None
+    on_delivered: Callable[[int, bytes], None] | None = None
+    _delivery: frames.Delivery | None = None
 
     def seconds_left(self) -> float:
         """Return the seconds for which an operation may wait. Raises TimeoutError after the deadline."""
@@ -50,9 +55,36 @@ class BoundedConnection(amqp.Connection):  # type: ignore[misc]
         made.seconds_left = self.seconds_left
         return made
 
-    def blocking_read(self, timeout: float | None = None) -> Any:
-        """Read and handle one frame. The deadline of the connection replaces the timeout."""
-        return self.on_inbound_frame(self.transport.read_frame())
+    def blocking_read(self, timeout: float | None = None) -> bool:
+        """Read and handle at least one frame, and all that have arrived with it. Return True if one of them was a
+        complete method. The deadline of the connection replaces the timeout."""
+        transport, handled = self.transport, False
+        frame = transport.read_frame()
+        while frame is not None:
+            handled |= bool(self._handle(*frame))
+            frame = transport.buffer.next()
+        return handled
+
+    def _handle(self, kind: int, channel: int, payload: bytes) -> Any:
+        delivery = self._delivery
+        if delivery is not None and channel:
+            body = delivery.add(kind, payload)
+            if body is not None:
+                self._delivery = None
+                self.on_delivered(delivery.tag, body)  # type: ignore[misc]
+        elif kind == frames.METHOD and payload.startswith(frames.DELIVER) and self.on_delivered is not None:
+            self._delivery = frames.Delivery(frames.delivery_tag(payload))
+        elif kind == frames.METHOD and payload.startswith(frames.ACK) and self.on_confirmed is not None:
+            self.on_confirmed(frames.number(payload))
+        else:
+            return self.on_inbound_frame((kind, channel, payload))
+        self.bytes_recv += 1  # heartbeat_tick() expects something from the broker
+        return True
+
+    def send(self, data: bytes) -> None:
+        """Send frames."""
+        self.transport.write(data)
+        self.bytes_sent += 1  # heartbeat_tick() sends a heartbeat if nothing was sent
 
 
 class _Bounded:
@@ -61,7 +93,6 @@ class _Bounded:
 
     sock: Any
     seconds_left: Callable[[], float]
-    _read_buffer: bytes
 
     def _connect(self, host: str, port: int, _timeout: float | None) -> None:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -79,16 +110,19 @@ class _Bounded:
         self.connect_timeout = self.seconds_left()  # of the TLS handshake
         super()._setup_transport()  # type: ignore[misc]
         self.sock.settimeout(0)
-        self._quick_recv, self._write = self._receive, self._send
+        self.buffer = frames.Buffer()
+        self._write = self._send
 
-    def _receive(self, size: int) -> bytes:
-        """Return what has arrived, also beyond ``size``: py-amqp keeps the rest for its next read."""
-        received: bytes = self._when_ready(self.sock.recv, max(size, _READ), select.POLLIN)
-        return received
-
-    def buffered(self) -> bool:
-        """Return True if data was received that belongs to the next frame."""
-        return bool(self._read_buffer)
+    def read_frame(self, *_unpack: Any) -> tuple[int, int, bytes]:
+        """Return the kind, channel and payload of the next frame. Raises TimeoutError, after which the call can be
+        repeated, and ConnectionError at the end of the connection."""
+        while (frame := self.buffer.next()) is None:
+            received: bytes = self._when_ready(self.sock.recv, _READ, select.POLLIN)
+            if not received:
+                self.connected = False
+                raise ConnectionResetError("The broker has closed the connection.")
+            self.buffer.add(received)
+        return frame
 
     def _send(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
@@ -129,6 +163,10 @@ class Connection:
         self.used_at = time.monotonic()
         made.on_blocked, made.on_unblocked = self._blocked, self._unblocked
         made.connect()
+        self._poll = select.poll()
+        self._poll.register(made.sock, select.POLLIN)
+        self._number, self._buffer = made.sock.fileno(), made.transport.buffer
+        self._pending: Callable[[], int] | None = getattr(made.sock, "pending", None)  # of TLS
         try:
             self.channel: amqp.Channel = made.channel()
         except ERRORS:
@@ -141,21 +179,33 @@ class Connection:
     def _unblocked(self) -> None:
         self.blocked = False
 
-    def handle(self, seconds: float, wake: int | None = None) -> bool:
-        """Handle one incoming frame; return False if none came in ``seconds``, or ``wake`` (a file) became readable."""
-        sock = self.amqp.sock
-        pending = getattr(sock, "pending", None)
-        if not (self.amqp.transport.buffered() or (pending and pending())):
-            poll = select.poll()
-            poll.register(sock, select.POLLIN)
-            if wake is not None:
-                poll.register(wake, select.POLLIN)
-            ready = {number for number, _event in poll.poll(max(0, int(seconds * 1000)))}
-            if sock.fileno() not in ready:
+    def wake_by(self, file: int) -> None:
+        """Let :meth:`handle` return when this file becomes readable."""
+        self._poll.register(file, select.POLLIN)
+
+    def handle(self, seconds: float) -> bool:
+        """Handle the frames that have arrived. Return False if none came in ``seconds``, or the connection was woken.
+        """
+        if not self.buffered():
+            ready = self._poll.poll(max(0, int(seconds * 1000)))
+            if not any(number == self._number for number, _event in ready):
                 return False
-        # Read one frame: drain_events() would wait for another one after each heartbeat of the broker.
+        # Not drain_events(), which would wait for another frame after each heartbeat of the broker.
         self.amqp.blocking_read()
         return True
+
+    def buffered(self) -> bool:
+        """Return True if more was received than was handled."""
+        return bool(self._buffer) or (self._pending is not None and self._pending() > 0)
+
+    def publish(self, message: Outgoing, expiration: int | None) -> None:
+        """Send a message without waiting for its confirmation. ``expiration``: milliseconds; None for none."""
+        self.amqp.send(frames.publish(self.channel.channel_id, message.exchange.name, message.routing_key,
+                                      message.mandatory, expiration, message.body, self.amqp.frame_max))
+
+    def acknowledge(self, tag: int, multiple: bool = False) -> None:
+        """Acknowledge a message. ``multiple``: and all that were delivered before it."""
+        self.amqp.send(frames.ack(self.channel.channel_id, tag, multiple))
 
     def declare(self, exchange: Exchange) -> None:
         """Declare an exchange. One that exists with other properties is used as it is."""

@@ -55,7 +55,8 @@ class MemoryBroker:
             bound.append(queue.name)
         return self._queues.setdefault(queue.name, _Queue())
 
-    def consume(self, queues: Sequence[Queue], deliver: Deliver, until: float | None = None) -> MemoryConsumer:
+    def consume(self, queues: Sequence[Queue], deliver: Deliver, until: float | None = None,
+                repeatable: bool = False) -> MemoryConsumer:
         consumer = MemoryConsumer(self, queues, deliver)
         with self._lock:
             for queue in queues:

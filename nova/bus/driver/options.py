@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import ssl
 from typing import Any
 
@@ -15,9 +16,15 @@ _GROUP = "oslo_messaging_rabbit"
 _UNSUPPORTED = ("rabbit_stream_fanout", "use_queue_manager", "kombu_compression", "rabbit_ha_queues")
 
 
+@functools.cache
+def of_library() -> list[tuple[str | None, list[Any]]]:
+    """Return the options of oslo.messaging by group. The library copies all of them deeply for every caller."""
+    return list(opts.list_opts())
+
+
 def register(conf: Any, name: str = _GROUP) -> Any:
     """Register and return an option group of oslo.messaging."""
-    for group, options in opts.list_opts():
+    for group, options in of_library():
         if group == name:
             conf.register_opts(options, group=name)
     return conf[name]

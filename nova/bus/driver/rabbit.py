@@ -1,6 +1,7 @@
 """RabbitMQ as a broker, on py-amqp: publishing with deadlines over kept connections, and consumers that reconnect."""
 
 import contextlib
+import functools
 import logging
 import os
 import random
@@ -11,7 +12,6 @@ from typing import Any
 
 import amqp
 import oslo_messaging as messaging
-from amqp import spec
 
 from nova.bus.driver.broker import BrokerBlocked, Deliver, Exchange, NotPublished, Outgoing, Queue
 from nova.bus.driver.connections import ERRORS, Connection, Opener
@@ -27,7 +27,7 @@ _QUEUE_REQUEST = 5.0  # seconds that a request about a queue may take
 # Seconds that the broker has to confirm a message after it has blocked the connection: RabbitMQ takes one message from
 # each connection before it stops to read.
 _LAST = 1.0
-_PERSISTENT = 2
+_ACKNOWLEDGED = 16  # messages that one frame acknowledges at most, if they may be delivered again
 _IDLE = 10.0  # seconds without a message after which a consumer checks heartbeats, if their interval is not shorter
 _STOP = 5.0  # seconds that the end of a consumer may take
 _CONSUMER_ERRORS = (*ERRORS, NotPublished)
@@ -43,12 +43,12 @@ class _Publisher:
         self._confirmed: bool | None = None
         self._returned = False
         self._channel = self.connection.channel
-        self._channel.events["basic_ack"].add(self._on_ack)
+        self.connection.amqp.on_confirmed = self._on_ack
         self._channel.events["basic_nack"].add(self._on_nack)
         self._channel.events["basic_return"].add(self._on_return)
         self._queue_channel: amqp.Channel | None = None
 
-    def _on_ack(self, _tag: int, _multiple: bool) -> None:
+    def _on_ack(self, _tag: int) -> None:
         self._confirmed = True
 
     def _on_nack(self, _tag: int, _multiple: bool) -> None:
@@ -63,15 +63,11 @@ class _Publisher:
             self._channel.confirm_select()
             self._selected = True
         self._declare(message)
-        properties: dict[str, Any] = {"content_type": "application/json", "content_encoding": "utf-8",
-                                      "delivery_mode": _PERSISTENT}
+        expiration = None
         if message.expires_at is not None:
-            properties["expiration"] = str(max(0, int(1000 * (message.expires_at - time.monotonic()))))
-        body = amqp.Message(message.body, **properties)
+            expiration = max(0, int(1000 * (message.expires_at - time.monotonic())))
         self._confirmed, self._returned = None, False
-        self._channel.send_method(
-            spec.Basic.Publish, "Bssbb", (0, message.exchange.name, message.routing_key, message.mandatory, False),
-            body)
+        self.connection.publish(message, expiration)
         self._await_confirmation(message.until)
         if self._confirmed is False:
             raise NotPublished("The broker refused the message.")
@@ -111,9 +107,10 @@ class _Publisher:
 class RabbitConsumer:
     """Delivers the messages of some queues. It has a connection and a thread, which alone uses the connection."""
 
-    def __init__(self, opener: Opener, queues: Sequence[Queue], deliver: Deliver) -> None:
-        self._opener, self._queues, self._deliver = opener, queues, deliver
+    def __init__(self, opener: Opener, queues: Sequence[Queue], deliver: Deliver, repeatable: bool) -> None:
+        self._opener, self._queues, self._deliver, self._repeatable = opener, queues, deliver, repeatable
         self._connection: Connection | None = None
+        self._delivered = 0  # tag of the last repeatable message that is not acknowledged
         self._stopping = threading.Event()
         self._wake, self._waker = os.pipe()
         heartbeat = opener.options.heartbeat
@@ -153,23 +150,28 @@ class RabbitConsumer:
             if options.prefetch:
                 connection.channel.basic_qos(0, options.prefetch, False)
             arguments = {"x-cancel-on-ha-failover": True} if options.cancel_on_failover else None
+            connection.amqp.on_delivered = functools.partial(self._received, connection)
+            connection.wake_by(self._wake)
             for number, queue in enumerate(self._queues, 1):
-                connection.channel.basic_consume(queue.name, str(number), callback=self._received, arguments=arguments,
+                connection.channel.basic_consume(queue.name, str(number), arguments=arguments,
                                                  on_cancel=self._cancelled)
         except BaseException:
             connection.drop()
             raise
         connection.amqp.until = None
-        self._connection = connection
+        self._connection, self._delivered = connection, 0
 
-    def _received(self, message: Any) -> None:
+    def _received(self, connection: Connection, tag: int, body: bytes) -> None:
         if self._stopping.is_set():
             return  # unacknowledged: the broker gives the message to another consumer
-        message.channel.basic_ack(message.delivery_tag)
+        if not self._repeatable:
+            connection.acknowledge(tag)
         try:
-            self._deliver(message.body)
+            self._deliver(body)
         except Exception:
             LOG.exception("Lost a message of queue %s: it could not be handed to its handler", self._queues[0].name)
+        if self._repeatable:
+            self._delivered = tag
 
     def _cancelled(self, _tag: str) -> None:
         raise amqp.RecoverableConnectionError("the broker has cancelled the consumer: its queue was deleted or moved")
@@ -183,7 +185,10 @@ class RabbitConsumer:
                     LOG.info("Consuming from %s again", self._queues[0].name)
                     pause = 0.0
                 assert self._connection is not None
-                idle = not self._connection.handle(self._idle, self._wake)
+                idle = not self._connection.handle(self._idle)
+                if self._delivered and (self._delivered % _ACKNOWLEDGED == 0 or not self._connection.buffered()):
+                    self._connection.acknowledge(self._delivered, multiple=True)
+                    self._delivered = 0
                 if idle or self._connection.used_at < time.monotonic() - _IDLE:
                     self._connection.amqp.heartbeat_tick()
                     self._connection.used_at = time.monotonic()
@@ -412,8 +417,9 @@ class RabbitBroker:
             self._forget()
 
     # --- queues --------------------------------------------------------------------------------------
-    def consume(self, queues: Sequence[Queue], deliver: Deliver, until: float | None = None) -> RabbitConsumer:
-        consumer = RabbitConsumer(self._opener, queues, deliver)
+    def consume(self, queues: Sequence[Queue], deliver: Deliver, until: float | None = None,
+                repeatable: bool = False) -> RabbitConsumer:
+        consumer = RabbitConsumer(self._opener, queues, deliver, repeatable)
         consumer.start(until)
         return consumer
 

@@ -14,6 +14,14 @@ from nova.cli.errors import CommandError, LoginFailed, NotFound, UsageError
 from nova.novad.client import Client, Unreachable, was_lost
 
 _LOGIN = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_MOST = (1 << 31) - 1  # the largest number of a message
+
+
+def number(text: str) -> int:
+    """Parse an id or a number of lines. Raises ArgumentTypeError."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and 0 < int(text) <= _MOST):
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to {_MOST}")
+    return int(text)
 
 
 class Novad:

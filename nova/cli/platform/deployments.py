@@ -5,8 +5,8 @@ import sys
 from typing import Any
 
 from nova.cli.declare import arg, doing, flag, listing
-from nova.cli.errors import CommandError
-from nova.cli.platform.client import Novad, size, when
+from nova.cli.errors import CommandError, UsageError
+from nova.cli.platform.client import Novad, number, size, when
 from nova.novad.api import novad_pb2 as pb
 
 _COMPONENTS = arg("components", nargs="*", metavar="COMPONENT[=VERSION]", help="default: all, at their latest version")
@@ -14,8 +14,13 @@ _NAMES = arg("names", nargs="*", metavar="COMPONENT", help="default: all")
 
 
 def _wanted(words: list[str]) -> list[pb.ComponentVersion]:
-    return [pb.ComponentVersion(component=name, version=version)
-            for name, _equals, version in (word.partition("=") for word in words)]
+    """Parse COMPONENT[=VERSION]. Raises UsageError."""
+    wanted: dict[str, str] = {}
+    for name, _equals, version in (word.partition("=") for word in words):
+        if name in wanted:
+            raise UsageError(f"{name} is named twice.")
+        wanted[name] = version
+    return [pb.ComponentVersion(component=name, version=version) for name, version in wanted.items()]
 
 
 @doing(_COMPONENTS)
@@ -36,7 +41,7 @@ def plan(novad: Novad, args: argparse.Namespace) -> Any:
          size(change.backup), change.node) for change in answer.changes]
 
 
-@listing(arg("--limit", type=int, default=20, help="maximum number of deployments (default: 20)"))
+@listing(arg("--limit", type=number, default=20, help="maximum number of deployments (default: 20)"))
 def history(novad: Novad, args: argparse.Namespace) -> Any:
     """List deployments, newest first."""
     answer = novad.ask(novad.client.platform.History, pb.HistoryRequest(limit=args.limit))
@@ -50,7 +55,7 @@ def history(novad: Novad, args: argparse.Namespace) -> Any:
              for node in deployment.nodes), deployment.error) for deployment in answer.deployments]
 
 
-@doing(_NAMES, arg("--to", type=int, default=0, metavar="ID",
+@doing(_NAMES, arg("--to", type=number, default=0, metavar="ID",
                    help="restore the state after this deployment (nova history); default: the state before the last "
                         "deployment that changed the components"))
 def rollback(novad: Novad, args: argparse.Namespace) -> None:
@@ -102,7 +107,7 @@ def backup_create(novad: Novad, args: argparse.Namespace) -> None:
     novad.follow(novad.client.backups.Create, pb.BackupsRequest(component=args.component))
 
 
-@doing(arg("id", type=int, metavar="ID", help="id of a backup"))
+@doing(arg("id", type=number, metavar="ID", help="id of a backup"))
 def backup_restore(novad: Novad, args: argparse.Namespace) -> None:
     """Restore the data of a component from a backup, with the image that wrote the data."""
     novad.follow(novad.client.backups.Restore, pb.RestoreRequest(id=args.id))

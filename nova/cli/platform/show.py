@@ -8,7 +8,7 @@ from typing import Any
 from nova.cli.declare import arg, doing, listing, showing
 from nova.cli.errors import CommandError
 from nova.cli.output import TEXT
-from nova.cli.platform.client import Novad, when
+from nova.cli.platform.client import Novad, number, when
 from nova.novad.api import novad_pb2 as pb
 
 _NAME = arg("name", metavar="COMPONENT", help="its name in the platform file")
@@ -53,7 +53,7 @@ def service_info(novad: Novad, args: argparse.Namespace) -> None:
 
 @doing(_NAME, arg("-f", "--follow", action=argparse.BooleanOptionalAction, default=True,
                   help="follow the log until the component ends, or print what is there and end"),
-       arg("--tail", type=int, default=100, metavar="LINES",
+       arg("--tail", type=number, default=100, metavar="LINES",
            help="number of earlier lines to print, at most 10000 (default: 100)"))
 def service_logs(novad: Novad, args: argparse.Namespace) -> None:
     """Stream the standard output and error of a component."""

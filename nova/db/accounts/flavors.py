@@ -8,7 +8,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import tables
-from nova.db.sql import clock, regexp, rows
+from nova.db.sql import clock, hot, regexp, rows
 from nova.objects.accounts.flavor import Flavor, FlavorQuery
 
 TABLE = tables.flavors
@@ -35,7 +35,7 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
     limited = query.limit is not None and not query.name
     page = _visible(query.is_public, of_project, sort, limited)
     values = {**({"project": query.project_id} if of_project else {}), **({"limit": query.limit} if limited else {})}
-    marker = None
+    constant, marker = page, None
     if query.marker is not None:  # A flavor that the caller may not see is not a valid marker, either.
         marked = page.where(TABLE.c.flavorid == query.marker).limit(1).params(values)
         marker = rows.marker_row(connection, marked, query.marker)
@@ -50,7 +50,8 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
         candidates = page.with_only_columns(TABLE.c.id, TABLE.c.name).where(match.likely).params(values)
         ids = regexp.filtered(connection, "id", candidates, [match], query.limit)
         page, values = rows.page(sa.select(TABLE).where(TABLE.c.id.in_(ids)), TABLE, sort, None, None), {}
-    return rows.to_objects(Flavor, connection.execute(page, values))
+    stored = hot.execute(connection, page, values) if page is constant else connection.execute(page, values)
+    return rows.to_objects(Flavor, stored)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from nova.conf import CONF
 from nova.conf.conductor import QUOTAS
 from nova.db import tables
 from nova.db.accounts import flavors
-from nova.db.sql import rows
+from nova.db.sql import hot, rows
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
@@ -30,19 +30,26 @@ _CLASS = "class:"
 _DEFAULT = _CLASS + "default"
 _UNLIMITED = 2**63 - 1  # the greatest value of the counters
 
+_PROJECT: sa.BindParameter[str] = sa.bindparam("project")
+_USERS: sa.BindParameter[Any] = sa.bindparam("users", expanding=True)
+_USER_OR_ALL = [sa.literal(""), sa.bindparam("user")]
+
+
+def _limits_of(users: Any) -> sa.ColumnElement[bool]:
+    """Return the condition for the limits of these users in the project, and those of the default class."""
+    return sa.or_(sa.and_(LIMITS.c.project_id == _PROJECT, LIMITS.c.user_id.in_(users)),
+                  sa.and_(LIMITS.c.project_id == _DEFAULT, LIMITS.c.user_id == ""))
+
+
 # Built once: building a statement costs several times as much as running it.
-_THESE = sa.or_(
-    sa.and_(LIMITS.c.project_id == sa.bindparam("project"),
-            LIMITS.c.user_id.in_(sa.bindparam("users", expanding=True))),
-    sa.and_(LIMITS.c.project_id == _DEFAULT, LIMITS.c.user_id == ""))
-_EXPLICIT = sa.select(LIMITS).where(_THESE)
-_ROWS = (USAGES.c.project_id == sa.bindparam("project"), USAGES.c.user_id.in_(sa.bindparam("users", expanding=True)))
+_EXPLICIT = sa.select(LIMITS).where(_limits_of(_USERS))
+_ROWS = (USAGES.c.project_id == _PROJECT, USAGES.c.user_id.in_(_USERS))
 # Limits (of the default class, the project and the user) and usage (rows without limits).
 _LIMITS_AND_USAGE = sa.union_all(
     sa.select(LIMITS.c.project_id, LIMITS.c.user_id, LIMITS.c.limits,
-              *(sa.cast(sa.null(), sa.BigInteger).label(name) for name in COUNTED)).where(_THESE),
+              *(sa.cast(sa.null(), sa.BigInteger).label(name) for name in COUNTED)).where(_limits_of(_USER_OR_ALL)),
     sa.select(USAGES.c.project_id, USAGES.c.user_id, sa.cast(sa.null(), sa.Text), *(USAGES.c[name] for name in COUNTED))
-    .where(*_ROWS))
+    .where(USAGES.c.project_id == _PROJECT, USAGES.c.user_id.in_(_USER_OR_ALL)))
 _LOCK = sa.select(USAGES).where(*_ROWS).order_by(USAGES.c.user_id).with_for_update()
 
 
@@ -186,8 +193,8 @@ class Account:
 
 def account(connection: sa.Connection, project_id: str, user_id: str, flavor_id: str) -> tuple[Account, Flavor]:
     """Return limits and usage, and a flavor that the project may see, by one statement. Raises FlavorNotFound."""
-    stored = connection.execute(_account(), {
-        "project": project_id, "users": ["", user_id], "this": flavor_id}).all()
+    stored = hot.execute(connection, _account(), {
+        "project": project_id, "user": user_id, "this": flavor_id}).all()
     if not stored:
         raise exception.FlavorNotFound(flavor_id=flavor_id)
     project, user, used = configured(), dict[str, int](), dict[str, dict[str, int]]()
@@ -247,7 +254,7 @@ def take(connection: sa.Connection, reserved: Room) -> None:
         for whose, limits_of in (("project", account.of_project), ("user", account.of_user)):
             limit = limits_of.get(name, -1)
             values[f"{whose}_{name}"] = limit if limit >= 0 and amount > 0 else _UNLIMITED
-    if connection.execute(_take(), values).rowcount != len({"", account.user_id}):
+    if hot.execute(connection, _take(), values).rowcount != len({"", account.user_id}):
         raise db_exception.RetryRequest(exception.OverQuota("Concurrent requests have used the quota."))
 
 

@@ -10,7 +10,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import tables
-from nova.db.sql import clock
+from nova.db.sql import clock, hot
 from nova.objects.hosts.placement import PROVIDER
 from nova.objects.hosts.scheduling import Selection
 from nova.objects.hosts.trees import Allocation
@@ -47,7 +47,7 @@ def claim(connection: sa.Connection, consumer: str, selection: Selection, resour
                  for provider, amounts in providers]
     if len(providers) == 1 and providers[0][1] and connection.dialect.name == "postgresql":
         values = _amounts(*providers[0]) | {f"new_{name}": value for name, value in allocated[0].items()}
-        if not connection.execute(_take_and_allocate(tuple(providers[0][1])), values).rowcount:
+        if not hot.execute(connection, _take_and_allocate(tuple(providers[0][1])), values).rowcount:
             raise exception.ClaimLost(node=root, reason=_NO_ROOM)
         return
     for provider, amounts in providers:
@@ -76,14 +76,14 @@ def release(connection: sa.Connection, consumer: str, root: str | None = None) -
 
 def take(connection: sa.Connection, provider: str, amounts: dict[str, int]) -> bool:
     """Raise the usage of a provider, whose node is locked. Return False if an amount is not available."""
-    return not amounts or len(amounts) == connection.execute(
-        _take(tuple(amounts)), _amounts(provider, amounts)).rowcount
+    return not amounts or len(amounts) == hot.execute(
+        connection, _take(tuple(amounts)), _amounts(provider, amounts)).rowcount
 
 
 def give_back(connection: sa.Connection, provider: str, amounts: dict[str, int]) -> None:
     """Lower the usage of a provider, whose node is locked."""
     if amounts:
-        connection.execute(_give_back(tuple(amounts)), _amounts(provider, amounts))
+        hot.execute(connection, _give_back(tuple(amounts)), _amounts(provider, amounts))
 
 
 def hold(connection: sa.Connection, nodes: Collection[str], consumers: Collection[str], moving: str = "") -> None:
@@ -107,7 +107,7 @@ def rekey(connection: sa.Connection, from_consumer: str, to_consumer: str) -> No
 
 def finish_io(connection: sa.Connection, node_uuid: str, failed: bool | None) -> None:
     """Subtract one heavy operation of a node; count a failed build, or clear the count (``failed`` None: neither)."""
-    connection.execute(_finish_io(failed), {"node": node_uuid})
+    hot.execute(connection, _finish_io(failed), {"node": node_uuid})
 
 
 def root_of(connection: sa.Connection, consumer: str) -> str | None:
@@ -154,8 +154,7 @@ def _take(classes: tuple[str, ...]) -> sa.Update:
     amount, step = _amount(classes), INVENTORIES.c.step_size
     after = INVENTORIES.c.used + amount
     return sa.update(INVENTORIES).where(
-        INVENTORIES.c.provider_uuid == sa.bindparam("provider"), INVENTORIES.c.resource_class.in_(classes),
-        after <= room, INVENTORIES.c.min_unit <= amount, INVENTORIES.c.max_unit >= amount,
+        *_these(classes), after <= room, INVENTORIES.c.min_unit <= amount, INVENTORIES.c.max_unit >= amount,
         sa.or_(step <= 1, amount % sa.func.nullif(step, 0) == 0)).values(used=after)
 
 
@@ -172,9 +171,13 @@ def _take_and_allocate(classes: tuple[str, ...]) -> sa.Insert:
 
 @functools.lru_cache(64)
 def _give_back(classes: tuple[str, ...]) -> sa.Update:
-    return sa.update(INVENTORIES).where(
-        INVENTORIES.c.provider_uuid == sa.bindparam("provider"), INVENTORIES.c.resource_class.in_(classes),
-    ).values(used=INVENTORIES.c.used - _amount(classes))
+    return sa.update(INVENTORIES).where(*_these(classes)).values(used=INVENTORIES.c.used - _amount(classes))
+
+
+def _these(classes: tuple[str, ...]) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions for the inventories of a provider; a list of plain values would not be constant text."""
+    return (INVENTORIES.c.provider_uuid == sa.bindparam("provider"),
+            INVENTORIES.c.resource_class.in_([sa.literal(name) for name in classes]))
 
 
 def _amount(classes: tuple[str, ...]) -> sa.ColumnElement[Any]:
@@ -196,7 +199,7 @@ def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: in
         values["of_host"] = host
     if any(limits):
         values.update(max_instances=limits[0], max_io_ops=limits[1])
-    return bool(connection.execute(_count_statement(service, any(limits)), values).rowcount)
+    return bool(hot.execute(connection, _count_statement(service, any(limits)), values).rowcount)
 
 
 def _why_not(connection: sa.Connection, node_uuid: str, host: str) -> str:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from nova.db.networks import security_groups
 from nova.db.servers import actions, servers
-from nova.db.sql import rows
+from nova.db.sql import hot, rows
 from nova.objects.servers.action import Action
 from nova.objects.servers.instance import Instance
 
@@ -21,9 +21,9 @@ def insert(connection: sa.Connection, instances: Sequence[Instance], first_actio
     project, uuids = default_group_of, [instance.uuid for instance in instances]
     if project is not None and len(instances) == 1 and connection.dialect.name == "postgresql":
         action = rows.values_of(actions.TABLE, first_actions[0])
-        stored = connection.execute(_single_server(tuple(action)), {
+        stored = hot.execute(connection, _single_server(tuple(action)), {
             **servers.values_of(instances[0]), "server": uuids[0], "project": project,
-            **{_ACTION + name: value for name, value in action.items()}}).one()
+            **{_ACTION + name: value for name, value in action.items()}}).first()
         instances[0].id = stored.id
         if not stored.groups:
             security_groups.add_to_default(connection, project, uuids)

@@ -10,7 +10,7 @@ from oslo_db import exception as db_exception
 from nova import exception
 from nova.conf import CONF
 from nova.db import tables
-from nova.db.sql import clock, rows
+from nova.db.sql import clock, hot, rows
 from nova.objects.servers.action import Action, Event
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.volume import journal_without_secrets
@@ -48,19 +48,20 @@ def follow(connection: sa.Connection, action: Action) -> None:
 
 
 def get(connection: sa.Connection, uuid: str) -> Action | None:
-    row = connection.execute(_GET, {"this": uuid}).first()
+    row = hot.execute(connection, _GET, {"this": uuid}).first()
     return rows.to_object(Action, row) if row else None
 
 
 def get_with_instance(connection: sa.Connection, uuid: str) -> tuple[Action, Instance] | None:
     """Return an action and its instance, which may be deleted, by one statement."""
-    row = connection.execute(_GET_WITH_INSTANCE, {"this": uuid}).first()
+    row = hot.execute(connection, _GET_WITH_INSTANCE, {"this": uuid}).first()
     return rows.to_joined(row, (Action, TABLE), (Instance, INSTANCES)) if row else None
 
 
 def update(connection: sa.Connection, held: Action, **changes: Any) -> None:
     """Write to an unfinished action under the current attempt. Raises StaleReport if another attempt has begun."""
-    done = connection.execute(_UPDATE, {"updated_at": clock.now(), **changes, "this": held.uuid, "held": held.attempt})
+    done = hot.execute(connection, _UPDATE, {
+        "updated_at": clock.now(), **changes, "this": held.uuid, "held": held.attempt})
     if done.rowcount != 1:
         raise exception.StaleReport(action=held.uuid, step=held.step, attempt=held.attempt)
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import tables
-from nova.db.sql import clock, rows
+from nova.db.sql import clock, hot, rows
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers import states
 from nova.objects.servers.guest import ExpectedGuest
@@ -119,7 +119,7 @@ def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> Non
         values["flavorid"] = changes["flavor"].flavorid
     if not _LEAVES_INDEX.isdisjoint(values):
         values["text_block"] = None
-    connection.execute(_UPDATE, {**values, "this": uuid})
+    hot.execute(connection, _UPDATE, {**values, "this": uuid})
 
 
 def change(connection: sa.Connection, instance: Instance, column: str, changed: Callable[[list[T]], list[T]]) -> None:

@@ -23,7 +23,7 @@ from oslo_db import exception as db_exception
 from oslo_db.sqlalchemy import exc_filters
 
 from nova import context, exception
-from nova.db.sql import clock, errors, limits
+from nova.db.sql import clock, errors, hot, limits, prepared
 from nova.service.fair_pool import FairSemaphore
 from nova.telemetry import metrics
 
@@ -281,6 +281,9 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
     if parsed.get_driver_name() == "pymysql":
         share_contexts(engine)
     errors.hide_values(engine)
+    hot.raise_errors(engine)
+    if engine.dialect.driver == "psycopg2":
+        prepared.Preparer(engine)
     errors.reconnect_when_read_only(engine)
     exc_filters.register_engine(engine)
     errors.check_lengths(engine)

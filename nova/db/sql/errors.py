@@ -159,6 +159,9 @@ def _check_lengths(_connection: Any, _cursor: Any, _statement: str, _parameters:
                    _many: bool) -> None:
     if not (execution.isinsert or execution.isupdate) or execution.compiled is None:
         return
+    if getattr(execution, "nova_lengths_checked", False):
+        return  # a further batch of an insert of many rows, whose parameters are those of all batches
+    execution.nova_lengths_checked = True
     lengths = _lengths(execution.compiled.statement.table)
     for values in execution.compiled_parameters:
         for name, length in lengths:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
+from nova.db.sql import hot
 from nova.objects.base import whole
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -87,8 +88,11 @@ def identified(table: sa.Table, name: str) -> sa.ColumnElement[bool]:
 
 def first(connection: sa.Connection, object_type: type[T], statement: sa.Select[Any], missing: Exception,
           parameters: dict[str, Any] | None = None) -> T:
-    """Return the object of the first row. Raises ``missing`` if there is no row."""
-    row = connection.execute(statement, parameters).first()
+    """Return the object of the first row. Raises ``missing`` if there is no row. A statement with ``parameters`` is a
+    constant of its module."""
+    result: Any = connection.execute(statement) if parameters is None else hot.execute(
+        connection, statement, parameters)
+    row = result.first()
     if row is None:
         raise missing
     return to_object(object_type, row)

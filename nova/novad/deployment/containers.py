@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
 from nova.common.errors import NotKnown, ReportedError, os_error_text
-from nova.novad.deployment.data import Data
+from nova.novad.deployment.data import WORDS, Data
 from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal
 from nova.novad.errors import Cancelled, Failed, ImageFault, RuntimeFault
 from nova.novad.platform import Health, fill
@@ -27,7 +27,6 @@ LOG = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25  # Seconds between two checks of a starting container.
 _SETTLED = 1.0  # Seconds that a component without a health check must run.
 _LONGEST_DUMP = 6 * 3600.0  # Timeout of a dump or restore command in seconds.
-_WORDS = 300  # Maximum number of characters of a command's output in an error.
 
 # Kinds of cleanup tasks, as stored in the journal and shown to users.
 BACKUP, FILES, DATA, NETWORK, SECRETS, OLD_SECRETS = "backup", "files", "data", "network", "secrets", "kept secrets"
@@ -158,14 +157,14 @@ class Containers:
                     raise
                 raise Unhealthy("the container exited during the health check") from None
             if code:  # Secrets are masked before the output is shortened.
-                end = self.secrets.masker().text(output).strip()[-_WORDS:]
+                end = self.secrets.masker().text(output).strip()[-WORDS:]
                 raise Unhealthy(f"the health command exited with code {code}: {' | '.join(end.splitlines())}")
         elif how is not None and how.http:
             _get(how)
         elif how is not None:
             host, _colon, port = how.tcp.rpartition(":")
             try:
-                socket.create_connection((host, int(port)), timeout=how.timeout).close()
+                socket.create_connection((host.strip("[]"), int(port)), timeout=how.timeout).close()
             except OSError as error:
                 raise Unhealthy(f"{how.tcp} takes no connection: {error}") from None
 
@@ -213,11 +212,11 @@ class Containers:
             self._pipe(deployed, "restore", file, None)
 
     def _pipe(self, deployed: Deployed, verb: str, source: BinaryIO | None, target: BinaryIO | None) -> None:
-        command = deployed.component.dump if target is not None else deployed.component.restore
+        command = getattr(deployed.component, verb)
         code, words = self.runtime.pipe(self.name(deployed.name), command, _LONGEST_DUMP, source, target)
         if code:  # Secrets are masked before the output is shortened.
             raise Failed(f"The {verb} command of {deployed.name} failed with exit code {code}: "
-                         f"{self.secrets.masker().text(words).strip()[-_WORDS:]}")
+                         f"{self.secrets.masker().text(words).strip()[-WORDS:]}")
 
     # --- restoration of the state before a change ---------------------------------------------------
     def restore_backup(self, change: Change) -> str:
@@ -250,18 +249,15 @@ class Containers:
             self._restore_volumes(change, paths.get(change.name, ""))
 
     def restore_containers(self, changes: Sequence[Change], progress: Progress) -> None:
-        """Create and start the previous containers, and wait for their health checks."""
+        """Create and start the previous containers, and wait for their health checks. Raises after all were tried."""
         previous = [change.before for change in changes if change.before is not None]
-        for before in previous:
-            if before.wanted:
-                progress(before.name, "undo: starting the previous version")
-                self.begin(before)
-            elif self.runtime.find(self.name(before.name)) is None:
-                self.make(before)
+        with contextlib.ExitStack() as starts:  # It makes all calls, the last one first, and raises their error then.
+            for before in reversed(previous):
+                starts.callback(self.begin, before)
+                starts.callback(progress, before.name, "undo: starting the previous version")
         for before in previous:
             try:
-                if before.wanted:
-                    self.wait(before)
+                self.wait(before)
             except Failed as error:
                 LOG.warning("The restored version of component %s is running, but not healthy: %s", before.name, error)
 
@@ -288,8 +284,10 @@ class Containers:
                 *(CleanupTask(kind=NETWORK, name=name) for name in sorted(touched - _networks(deployed.values()))),
                 CleanupTask(kind=OLD_SECRETS, name="")]
 
-    def clean_up(self, progress: Progress = lambda _name, _what: None) -> None:
-        """Execute all cleanup tasks, within the lock of changes. A task that fails is retried at the next call."""
+    def clean_up(self, progress: Progress = lambda _name, _what: None) -> list[str]:
+        """Execute all cleanup tasks, within the lock of changes. A task that fails is retried at the next call. Return
+        the data and secrets that could not be removed, with the reasons."""
+        left: list[str] = []
         for task in self.journal.cleanup_tasks():
             try:
                 self._execute(task, progress)
@@ -297,16 +295,19 @@ class Containers:
                 LOG.warning("Cannot remove %s %s, retrying later: %s", task.kind, task.name, error)
                 why = os_error_text(error) if isinstance(error, OSError) else error
                 progress(task.name, f"cannot remove its {task.kind}, retrying later: {why}")
+                if task.kind in (DATA, SECRETS):
+                    left.append(f"{task.kind} of {task.name or self.platform()}: {why}")
             else:
                 self.journal.cleanup_done(task.id)
+        return left
 
     def _execute(self, task: CleanupTask, progress: Progress) -> None:
-        current = self.journal.components() if task.kind in (FILES, NETWORK) else {}
+        current = self.journal.components()
         if task.kind == BACKUP:
             self.data.drop_backup(task.name)
         elif task.kind == FILES and task.name not in current:
             self.data.remove_files(task.name)
-        elif task.kind == DATA:
+        elif task.kind == DATA and task.name not in current:
             progress(task.name, "removing its data")
             self.data.remove(task.name)
         elif task.kind == VOLUME:
@@ -314,7 +315,7 @@ class Containers:
             self.journal.drop_fact(f"{UNNAMED}{task.name}")
         elif task.kind == NETWORK and task.name not in _networks(current.values()):
             self.runtime.remove_network(f"{self.platform()}-{task.name}")
-        elif task.kind == SECRETS:
+        elif task.kind == SECRETS and not current:
             progress("", "removing secrets")
             self.secrets.remove()
         elif task.kind == OLD_SECRETS:

@@ -29,7 +29,7 @@ _DUMP = ".dump"  # Not a valid name of a volume.
 # Bytes that stay free on the file system, since a full disk stops the whole node.
 _MARGIN = 64 * 1024 * 1024
 _SLACK = 1024 * 1024  # Maximum number of bytes that a copy takes in addition to the size of its original.
-_WORDS = 300  # Maximum number of characters of the error output of a failed command.
+WORDS = 300  # Maximum number of characters of a command's output in an error.
 
 
 class Data:
@@ -200,7 +200,7 @@ def _run(*command: str) -> str:
     """Run a command. Return the reason of a failure without paths of the component, which may be very long, or ""."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stderr.strip().splitlines() or ["it says nothing"]
-    return lines[-1].rpartition(": ")[2][:_WORDS] if done.returncode else ""
+    return lines[-1].rpartition(": ")[2][:WORDS] if done.returncode else ""
 
 
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:

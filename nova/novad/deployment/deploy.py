@@ -6,9 +6,9 @@ A deployment goes through stages, each written to the journal before it begins:
     backup   stop the components with data, those that write the data of other components, and those that depend on
              a stopped component; copy the data
     apply    in the order of dependencies: create the container, start it, and wait until it is healthy
-    undo     after any failure: remove new containers, restore data, create and start the previous containers
 
-Each stage can be repeated from its beginning. A daemon that was killed restores the platform when it starts
+After a failure new containers are removed and data restored; then, as after the stage backup, the previous containers
+are created and started. Each stage can be repeated. A daemon that was killed restores the platform when it starts
 (:meth:`Deployer.recover`): a deployment is committed by the last transaction of the journal.
 """
 
@@ -34,7 +34,7 @@ from nova.novad.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
 
-FETCH, BACKUP, APPLY, UNDO = "fetch", "backup", "apply", "undo"
+FETCH, BACKUP, APPLY = "fetch", "backup", "apply"
 RESTART, PRUNE, HEALTH_CHECK = "restart", "prune", "health check"
 
 _SHOWN = 10  # Maximum number of paths of an image in an error.
@@ -55,19 +55,15 @@ class Others(Protocol):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """Options of a deployment. ``renew``: secrets that get new values, by default random ones or those of ``values``.
+    """Options of a deployment. ``renew``: secrets that get new values, which are random if they are "".
     ``assignments``: the parts of other nodes. ``origin``: the control node that requested the deployment and decides
     about it. ``drop_data``, ``drop_secrets``: a removal includes the data and the secrets."""
 
-    renew: Sequence[str] = ()
-    values: Mapping[str, str] = {}
+    renew: Mapping[str, str] = {}
     assignments: Sequence[Any] = ()
     origin: Origin | None = None
     drop_data: bool = False
     drop_secrets: bool = False
-
-
-_ALONE = Terms()
 
 
 class Deployer:
@@ -112,7 +108,8 @@ class Deployer:
                 origin = self.journal.origins([waits.id])[waits.id]
                 raise Busy(f"Deployment {waits.id} waits for the decision of {origin.node}; see nova history.")
             # Data that are still to be removed are not part of the next deployment.
-            self.containers.clean_up()
+            if left := self.containers.clean_up():
+                raise Refused(f"A removal is not finished: {'; '.join(left)}. Nothing was changed.")
             yield
 
     def idle(self, seconds: float) -> bool:
@@ -128,17 +125,16 @@ class Deployer:
             self.platform.component(name)
         file = self.platform.components
         changes = [] if wanted else [change for change in self.removals() if change.name not in file]
-        for name in self.platform.order(wanted or None):
+        for name in self.order(wanted or file):
             component = self.platform.component(name)
             if wanted.get(name):
                 component = component.of_version(wanted[name])
             changes.append(Change(name=name, before=current.get(name),
                                   after=Deployed(name=name, component=component, image="")))
-        there = {*current, *(change.name for change in changes)} - {
-            change.name for change in changes if not change.after}
+        after = {**current, **{change.name: change.after for change in changes}}
         for name, component in [(change.name, change.after.component) for change in changes if change.after]:
             required = dict.fromkeys([*component.depends, *component.data_of])
-            if lacking := [other for other in required if other not in there]:
+            if lacking := [other for other in required if not after.get(other)]:
                 raise Refused(f"{name} depends on components that are not deployed: {', '.join(lacking)}. "
                               "Deploy these, too (without names: all components). Nothing was changed.")
         return changes
@@ -168,26 +164,12 @@ class Deployer:
                               for name, depends in dependencies.items()})
         return [name for name in order if name in wanted]
 
-    def ordered(self, changes: Mapping[str, Change]) -> list[Change]:
-        """Sort by dependencies, including those of components of a rollback that the platform file lacks."""
-        return [changes[name] for name in self.order(changes, [
-            change.after or change.before for change in changes.values()])]
-
-    def run(self, kind: str, changes: Sequence[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
-        """Execute a deployment. Raises Busy, Refused, ImageFault (nothing changed), Failed (state restored)."""
-        with self.changing(kind):
-            return self.run_alone(kind, list(changes), progress, terms)
-
-    def run_alone(self, kind: str, changes: list[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
-        """Execute a deployment within :meth:`changing`. Raises as run()."""
+    def run(self, kind: str, changes: list[Change], progress: Progress, terms: Terms) -> Deployment:
+        """Execute a deployment, within :meth:`changing`. Raises Refused, ImageFault (nothing changed), Failed (state
+        restored)."""
         begun = self.journal.begin(kind, FETCH, changes, terms.origin)
         try:
             changes = self._fetched(begun.id, kind, changes, progress)
-            if not changes and not terms.renew and not terms.assignments:
-                self.journal.advance(begun.id, FETCH, [])  # The planned changes did not happen.
-                self._commit(begun.id, [], self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
-                self.containers.clean_up(progress)
-                return self._deployment(begun.id)
             self._carry_out(begun, changes, progress, terms)
         except Cancelled:
             raise
@@ -223,8 +205,8 @@ class Deployer:
         self._back_up(begun, changes, progress)
         self.secrets.keep(terms.renew)
         self.journal.advance(ident, APPLY)
-        for name in terms.renew:
-            self.secrets.renew(name, self.platform.secrets[name], terms.values.get(name))
+        for name, value in terms.renew.items():
+            self.secrets.renew(name, self.platform.secrets[name], value)
         if kind != REMOVE:
             changes = self._apply(kind, changes, progress)
         if others is not None:
@@ -236,12 +218,12 @@ class Deployer:
         if terms.origin is not None:
             self.journal.finish(ident, outcomes.PENDING, changes)
         else:
-            self._commit(ident, changes, self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
+            self._commit(ident, self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
 
-    def _commit(self, ident: int, components: Sequence[Change], removals: Sequence[CleanupTask]) -> Deployment:
+    def _commit(self, ident: int, removals: Sequence[CleanupTask]) -> Deployment:
         deployment = self._deployment(ident)
         cleanup = [*removals, *self.containers.tasks_after(deployment.changes)]
-        self.journal.finish(ident, outcomes.DONE, components, cleanup=cleanup,
+        self.journal.finish(ident, outcomes.DONE, deployment.changes, cleanup=cleanup,
                             states=history.states_made(self.journal, deployment))
         return deployment
 
@@ -252,7 +234,7 @@ class Deployer:
     def decide(self, ident: int, done: bool, progress: Progress, removals: Sequence[CleanupTask] = ()) -> None:
         """Commit or undo the pending changes, within :meth:`alone`; a commit stores the removals. Raises Failed."""
         if done:
-            deployment = self._commit(ident, [], removals)
+            deployment = self._commit(ident, removals)
             history.record_digests(self.journal, deployment.changes)
             self.containers.clean_up(progress)
         else:
@@ -281,7 +263,7 @@ class Deployer:
                     raise Refused(f"{component.image}:{component.tag} is not the image that was deployed: the registry "
                                   f"has {image.digest}, the recorded digest is {recorded}. If that is intended: nova "
                                   f"deploy {change.name}={component.tag}@{image.digest}. Nothing was changed.")
-                if kind == DEPLOY and before is not None and before.wanted and before.image == image.ident and (
+                if kind == DEPLOY and before is not None and before.image == image.ident and (
                         msgspec.structs.replace(before.component, digest=component.digest) == component):
                     progress(change.name, "is up to date")
                     continue
@@ -292,7 +274,9 @@ class Deployer:
             for owner in change.after.component.data_of if change.after else ():
                 if owner in current and owner not in fetched:
                     fetched[owner] = Change(name=owner, before=current[owner], after=current[owner])
-        return self.ordered(fetched)
+        # Components of a rollback may have dependencies that the platform file lacks.
+        return [fetched[name] for name in self.order(fetched, [
+            change.after or change.before for change in fetched.values()])]
 
     def _check(self, kind: str, changes: Sequence[Change], drop_data: bool) -> None:
         """Check all conditions that can be checked before a component stops. Raises Refused, ImageFault, Invalid."""
@@ -329,7 +313,9 @@ class Deployer:
     def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
         dumped = {change.name for change in changes if begun.kind == BACK_UP and change.before is not None
                   and change.before.component.dump and self.containers.running(change.name)}
-        before = {change.name: change.before for change in changes if change.before is not None}
+        # A component that the journal lost may still run.
+        before = {change.name: state for change in changes if (state := change.before or change.after) is not None
+                  and (change.before is not None or self.containers.running(change.name))}
         stopping: list[str] = []  # Components that write data, and those that would wait for a stopped one.
         for name in self.order(before, before.values()):
             component = before[name].component
@@ -416,10 +402,10 @@ class Deployer:
         try:
             if deployment.stage != FETCH:
                 if deployment.stage != BACKUP:
-                    self.journal.advance(ident, UNDO)
                     if deployment.kind != BACK_UP:  # A backup changes no component.
                         self.containers.restore_data(ident, deployment.changes, progress)
                     self.secrets.put_back()
+                    self.journal.advance(ident, BACKUP)  # A retry restores no data that were written since.
                 self.containers.restore_containers(deployment.changes, progress)
                 self.containers.remove_partial_backups(deployment)
         except Cancelled:

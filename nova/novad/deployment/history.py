@@ -21,26 +21,23 @@ import msgspec
 
 from nova.common.errors import NotKnown, Refused
 from nova.novad.deployment.journal import Change, Deployed, Deployment, Journal, State
-from nova.novad.errors import Nothing
 from nova.novad.platform import Component
-from nova.novad.runtime import images
+from nova.novad.runtime.podman import is_on_loopback
 
 DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP, RESTORE = "deploy", "rollback", "remove", "rotate", "backup", "restore"
 
 _DIGEST = "digest "  # Prefix of facts in the journal.
-_RECORDED = 100  # Number of deployments read at a time when the states of an older journal are recorded.
 
 
-def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict[str, Change]:
+def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> list[Change]:
     """Return the changes that return components (default: all) to a former state, with image and data. ``to``: a
-    deployment, after which the component had that state; None: the parent of the current state. Raises NotKnown;
-    Nothing if no component has such a state; Refused if its backup was removed."""
+    deployment, after which the component had that state; None: the parent of the current state. Raises NotKnown, and
+    Refused if a backup was removed."""
     current = journal.components()
     for name in names:
         if name not in current:
             raise NotKnown(f"Component {name} is not deployed.")
-    chosen = list(dict.fromkeys(names)) or sorted(current)
-    lines = {name: journal.states(name) for name in chosen}
+    lines = {name: journal.states(name) for name in names or current}
     changes: dict[str, Change] = {}
     ends: dict[str, int] = {}
     for name, states in lines.items():
@@ -51,17 +48,14 @@ def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict
         ends[name] = next(past_state.deployment for past_state in states if past_state.deployment > state.deployment)
         backup = _backup(journal, name, ends[name])
         changes[name] = Change(name=name, before=current[name], restore=backup, state=state.deployment,
-                               after=msgspec.structs.replace(_deployed(journal, state), wanted=True))
-    if not changes:
-        raise Nothing("Nothing to roll back to: no other deployment of "
-                      f"{', '.join(chosen) or 'any component'}{f' up to {to}' if to else ''} exists.")
+                               after=_deployed(journal, state))
     for name in list(ends):
         for owner, (end, backup) in _written(journal, lines[name], ends[name]).items():
             if owner in current and end < ends.get(owner, end + 1):
                 ends[owner] = end
                 former = changes.get(owner, Change(name=owner, before=current[owner], after=current[owner]))
                 changes[owner] = msgspec.structs.replace(former, restore=backup)
-    return changes
+    return list(changes.values())
 
 
 def changes_restored(journal: Journal, ident: int) -> list[Change]:
@@ -74,10 +68,8 @@ def changes_restored(journal: Journal, ident: int) -> list[Change]:
     current = journal.components().get(backup.component)
     if current is None:
         raise Refused(f"Component {backup.component} is not deployed: deploy it before its data are restored.")
-    change = _change(journal, backup.writer, backup.component)
-    after = change.after if change is not None and change.after is not None else current
-    return [Change(name=backup.component, before=current, after=msgspec.structs.replace(after, wanted=True),
-                   restore=ident)]
+    after = _after(journal, backup.writer, backup.component) or current
+    return [Change(name=backup.component, before=current, after=after, restore=ident)]
 
 
 def states_made(journal: Journal, deployment: Deployment) -> list[State]:
@@ -87,9 +79,8 @@ def states_made(journal: Journal, deployment: Deployment) -> list[State]:
 
 def record_missing(journal: Journal) -> None:
     """Record the states of deployments of an earlier release, which recorded none."""
-    while unrecorded := journal.unrecorded(_RECORDED):
-        for deployment in unrecorded:
-            journal.record(deployment.id, states_made(journal, deployment))
+    while (deployment := journal.unrecorded()) is not None:
+        journal.record(deployment.id, states_made(journal, deployment))
 
 
 def _state(journal: Journal, deployment: Deployment, change: Change) -> State | None:
@@ -134,10 +125,9 @@ def _target(states: Sequence[State], to: int | None, has_data: bool) -> State | 
 
 def _deployed(journal: Journal, state: State) -> Deployed:
     """Return the component as deployed in a state. Raises Refused if the journal no longer has it."""
-    change = _change(journal, state.deployment, state.component)
-    if change is None or change.after is None:
+    if (after := _after(journal, state.deployment, state.component)) is None:
         raise Refused(f"Deployment {state.deployment} of {state.component} is not in the history any more.")
-    return change.after
+    return after
 
 
 def _backup(journal: Journal, name: str, deployment: int) -> int:
@@ -162,26 +152,23 @@ def _written(journal: Journal, states: Sequence[State], end: int) -> Mapping[str
     return written
 
 
-def _change(journal: Journal, ident: int, name: str) -> Change | None:
-    """Return the change of a component by a deployment, or None if the journal has none."""
+def _after(journal: Journal, ident: int, name: str) -> Deployed | None:
+    """Return a component as a deployment created it, or None if the journal does not have it."""
     deployment = journal.deployment(ident)
-    return next((change for change in deployment.changes if change.name == name), None) if deployment else None
+    return next((change.after for change in deployment.changes if change.name == name), None) if deployment else None
 
 
 def former_digest(journal: Journal, component: Component, digest: str) -> str:
     """Return the recorded digest of the tag if it is another one, so that the change must be confirmed, or ""."""
-    if component.digest or tag_moves(component) or not digest:
+    # A channel of a registry with TLS may move: another image behind it is an update.
+    moves = not component.version and not is_on_loopback(component.image)
+    if component.digest or moves or not digest:
         return ""
     tagged = _tagged(component)
     # Earlier releases recorded the digests of deployed images only with the components.
     recorded = journal.fact(f"{_DIGEST}{tagged}") or next(
         (deployed.digest for deployed in journal.components().values() if _tagged(deployed.component) == tagged), "")
     return recorded if recorded != digest else ""
-
-
-def tag_moves(component: Component) -> bool:
-    """Return True if another image behind the tag is an update: it is a channel, and TLS authenticates the registry."""
-    return not component.version and not images.is_on_loopback(component.image)
 
 
 def record_digests(journal: Journal, changes: Iterable[Change]) -> None:

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from nova.common.errors import ReportedError
-from nova.common.structs import compile_once
 from nova.novad.platform import Component, Volume
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -54,7 +53,7 @@ _PARTICIPATIONS = ("select asked.*, state = ? from asked join deployments on id 
 
 
 class Deployed(msgspec.Struct, frozen=True, kw_only=True):
-    """A deployed component. ``image``: its id, which no tag can change; ``wanted``: True if it should run."""
+    """A deployed component. ``image``: its id, which no tag can change."""
 
     name: str
     component: Component
@@ -62,7 +61,6 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     version: str = ""
     deployment: int = 0
-    wanted: bool = True
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,9 +162,8 @@ class Journal:
         self._closed = False
         self._reserve = path.with_name(f"{path.name}.reserve")
         self._reserved = self._reserve.exists()
-        for kind in (Deployed, Deployment):  # Before threads use the types.
-            compile_once(kind)
         try:
+            self._adjust_reserve()  # Without its reserve SQLite could not open the file on a full disk.
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             path.chmod(0o600)
             self._connection.executescript("pragma journal_mode = wal; pragma synchronous = full")
@@ -174,6 +171,8 @@ class Journal:
             if verdict != "ok":
                 raise sqlite3.DatabaseError(verdict)
             self._connection.executescript(_SCHEMA)
+        except (sqlite3.OperationalError, OSError) as error:  # For example, a full disk.
+            raise JournalFault(f"The journal {path} cannot be opened: {error}") from None
         except sqlite3.Error as error:
             raise JournalFault(f"The journal {path} is damaged ({error}). Restore a copy, or move the file away: "
                                "containers and data stay as they are, and the next deploy takes them over.") from None
@@ -232,11 +231,11 @@ class Journal:
         """Return the states of a component, the oldest first."""
         return self._structs(State, "select * from states where component = ? order by deployment", component)
 
-    def unrecorded(self, limit: int) -> list[Deployment]:
-        """Return the oldest successful deployments whose states are not recorded."""
-        return self._structs(
+    def unrecorded(self) -> Deployment | None:
+        """Return the oldest successful deployment whose states are not recorded."""
+        return next(iter(self._structs(
             Deployment, "select * from deployments where state = ? and id > coalesce((select cast(value as integer) "
-            "from facts where name = ?), 0) order by id limit ?", DONE, _RECORDED, limit)
+            "from facts where name = ?), 0) order by id limit 1", DONE, _RECORDED)), None)
 
     def record(self, ident: int, states: Sequence[State]) -> None:
         with self._transaction() as connection:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -35,7 +35,7 @@ from nova.novad.secrets import Secrets
 LOG = logging.getLogger(__name__)
 
 _ANSWER = 10.0  # timeout in seconds for the reply of a node with its name
-_AT_ONCE = 16  # maximum number of concurrent calls to nodes
+_AT_ONCE, _QUERIES = 16, 256  # Maximum number of concurrent assignments, and of other calls to nodes.
 _TRY = 10.0  # Seconds in which the decision is sent to a node repeatedly; after that a background thread continues.
 _PAUSE = 0.5
 _WORDS = 4096  # maximum number of characters of a report that the journal stores
@@ -44,14 +44,12 @@ _SETTLE = 120.0  # timeout in seconds of a call with the decision; the node cont
 _FETCH, _OTHER = 1800.0, 600.0  # Seconds that a node has to pull an image, and for the other steps of a component.
 # Facts of the journal, by address: accepted nodes, and the names of nodes that an earlier release discovered.
 _ACCEPTED, _EARLIER = "accepted ", "member "
-_AS_BEFORE = " The previous state was restored."
 # Reconnect to a returning node at once, and detect a vanished node within half a minute.
 _CHANNEL = [("grpc.keepalive_time_ms", 15000), ("grpc.keepalive_timeout_ms", 15000),
-            ("grpc.use_local_subchannel_pool", 1)]
+            ("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 4 << 20)]
 _ERRORS: dict[grpc.StatusCode, type[ReportedError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: Invalid, grpc.StatusCode.FAILED_PRECONDITION: Refused,
     grpc.StatusCode.NOT_FOUND: NotKnown}
-_MISMATCH = "Hostname Verification Check failed"  # part of an error of gRPC
 _SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -113,7 +111,9 @@ class Coordinator:
         peers, silent = ([], {}) if (pending := self._unaccepted()) else self.query_nodes()
         if lacking := pending or silent:
             raise Refused(f"{'; '.join(lacking.values()).removesuffix('.')}. Nothing was changed.")
-        self._settle_all(_ANSWER)
+        names = [self.options.name, *(peer.node for peer in peers)]
+        here = {*names, *(peer.url for peer in peers)}
+        self._settle_all([entry for entry in self._journal.unsettled() if {entry.node, entry.address} & here], _ANSWER)
         left = {participation.address: participation for participation in self._journal.unsettled()}
         for peer in peers:
             if not peer.steered:
@@ -122,7 +122,6 @@ class Coordinator:
             if peer.url in left:
                 raise Refused(f"Node {peer.node} has not received the decision on deployment "
                               f"{left[peer.url].deployment} yet. Nothing was changed.")
-        names = [self.options.name, *(peer.node for peer in peers)]
         if len(set(names)) < len(names):
             raise Refused(f"Two nodes have the same name: {', '.join(sorted(names))} (node in novad.toml).")
         return peers
@@ -139,13 +138,13 @@ class Coordinator:
         """Return the accepted nodes, the nodes without roles, and the discovered nodes."""
         peers, silent = self.query_nodes()
         accepted, pending = self._accepted(), self._unaccepted()
-        rows = [peer.entry() for peer in peers]
-        rows += [pb.NodeEntry(node=place.node, address=url, roles=place.roles, state="unreachable",
-                              error=silent[place.node]) for url, place in accepted.items() if place.node in silent]
-        rows += [pb.NodeEntry(address=url, state="unaccepted", error=why) for url, why in pending.items()]
-        rows += [pb.NodeEntry(node=name, address=url, state="discovered", error=f"nova nodes accept {name}")
-                 for name, url in self._discovered() if url not in accepted and url not in pending]
-        return rows
+        return [
+            *(peer.entry() for peer in peers),
+            *(pb.NodeEntry(node=place.node, address=url, roles=place.roles, state="unreachable",
+                           error=silent[place.node]) for url, place in accepted.items() if place.node in silent),
+            *(pb.NodeEntry(address=url, state="unaccepted", error=why) for url, why in pending.items()),
+            *(pb.NodeEntry(node=name, address=url, state="discovered", error=f"nova nodes accept {name}")
+              for name, url in self._discovered() if url not in accepted and url not in pending)]
 
     def accept(self, wanted: str, roles: Sequence[str]) -> pb.NodeEntry:
         """Accept a node for deployments. ``wanted``: its name or address; ``roles``: compute by default. The name is
@@ -219,19 +218,17 @@ class Coordinator:
                               f"expects {place.node} (node in its novad.toml)")
             # Components on nodes with a platform of their own are not this node's concern, and they might query back.
             shown = client.ask(client.platform.Show, pb.Empty(), _ANSWER) if daemon.steered else pb.PlatformAnswer()
-        for component in shown.components:
-            component.node = place.node
-        return Peer(url=url, place=place, steered=daemon.steered, components=tuple(shown.components))
+        return Peer(url=url, place=place, steered=daemon.steered,
+                    components=tuple(_attributed(shown.components, place.node)))
 
     def plan(self, assignments: Sequence[NodeAssignment]) -> list[pb.PlannedChange]:
         """Return the changes of other nodes."""
         def ask(node_assignment: NodeAssignment) -> list[pb.PlannedChange]:
             peer, assignment = node_assignment
             with self._client(peer.url, peer.node) as client:
-                answer = client.ask(client.nodes.Plan, pb.ShareRequest(share=assignment.encode()))
-            for change in answer.changes:
-                change.node = peer.node
-            return list(answer.changes)
+                request = pb.ShareRequest(share=msgspec.json.encode(assignment))
+                answer = client.ask(client.nodes.Plan, request)
+            return _attributed(answer.changes, peer.node)
         return [change for changes in self._all(assignments, ask) for change in changes]
 
     def prepare(self, ident: int, assignments: Sequence[NodeAssignment], progress: Progress) -> None:
@@ -256,11 +253,12 @@ class Coordinator:
         peer, assignment = node_assignment
         components = assignment.platform.components.values()
         values = self._secrets.values(sorted({name for component in components for name in component.secrets()}))
-        request = pb.ShareRequest(share=msgspec.structs.replace(assignment, number=ident, values=values).encode())
+        share = msgspec.json.encode(msgspec.structs.replace(assignment, number=ident, values=values))
         try:
-            for report in self._follow(peer.url, peer.node, verb, request, _longest(assignment), progress):
+            for report in self._follow(peer.url, peer.node, verb, pb.ShareRequest(share=share), _longest(assignment),
+                                       progress):
                 if report.changed:
-                    self._journal.record_changes(ident, peer.url, " ".join(report.changed)[:_WORDS])
+                    self._journal.record_changes(ident, peer.url, printable(" ".join(report.changed), _WORDS))
         except Away:
             if self._ended.is_set():
                 raise Cancelled("novad is stopping; the deployment is rolled back when novad starts again.") from None
@@ -270,11 +268,13 @@ class Coordinator:
                        longest: float = _SETTLE) -> None:
         """Send the decision on a deployment to a node, for ``seconds`` seconds. Raises ReportedError."""
         end = time.monotonic() + seconds
-        node = participation.node
+        places = self._accepted()  # The node may have another address, or another name, by now.
+        url = next((url for url, place in places.items() if place.node == participation.node), participation.address)
+        node = places[url].node if url in places else participation.node
         request = pb.SettleRequest(coordinator=self.ident, number=participation.deployment, done=done)
         while True:
             try:
-                for _report in self._follow(participation.address, node, "Settle", request, longest, progress):
+                for _report in self._follow(url, node, "Settle", request, longest, progress):
                     pass
                 break
             except (Away, Busy):
@@ -285,12 +285,12 @@ class Coordinator:
     def _keep(self) -> None:
         while not self._ended.wait(self.options.interval):
             try:
-                self._settle_all()
+                self._settle_all(self._journal.unsettled())
             except Exception:  # The next attempt may succeed, whatever the error is.
                 LOG.exception("Cannot send the decision on a deployment to its nodes, retrying")
 
-    def _settle_all(self, longest: float = _SETTLE) -> None:
-        """Send pending decisions to all nodes concurrently, since each node may be slow."""
+    def _settle_all(self, pending: Sequence[Participation], longest: float = _SETTLE) -> None:
+        """Send decisions to nodes concurrently, since each node may be slow."""
         def settle(participation: Participation) -> None:
             node, ident, done = participation.node, participation.deployment, participation.done
             if self._ended.is_set():
@@ -302,7 +302,7 @@ class Coordinator:
                 LOG.info("Node %s received the decision: deployment %d is %s", node, ident, DONE if done else UNDONE)
             except ReportedError as error:
                 LOG.debug("Cannot send the decision to node %s on deployment %d, retrying: %s", node, ident, error)
-        self._concurrently(self._journal.unsettled(), settle)
+        self._concurrently(pending, settle)
 
     def _follow(self, url: str, node: str, verb: str, request: Any, longest: float,
                 progress: Progress) -> Iterator[pb.Progress]:
@@ -342,10 +342,8 @@ class Coordinator:
     def _certified_as(self, url: str, node: str) -> str:
         """Return the other node that the certificate at the address of a configured node names, or ""."""
         others = {self.options.name, *(place.node for place in self._accepted().values())}
-        with contextlib.suppress(OSError, ValueError):  # gRPC reports a node that is unreachable.
-            if url.startswith("tls://") and node not in (names := certificate_names(url, self._files)):
-                return min(others.intersection(names), default="")
-        return ""
+        names = certificate_names(url, self._files) if url.startswith("tls://") else []
+        return "" if node in names else min(others.intersection(names), default="")
 
     def _concurrently(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
         """Run ``act`` for all items concurrently; return the result or the error of each."""
@@ -354,11 +352,11 @@ class Coordinator:
                 return act(item)
             except ReportedError as error:
                 return error
-        return self._all(items, safely)
+        return self._all(items, safely, _QUERIES)
 
-    def _all(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
+    def _all(self, items: Sequence[Any], act: Callable[[Any], Any], at_once: int = _AT_ONCE) -> list[Any]:
         """Run ``act`` for all items concurrently; return the results. Raises the error of the first failed item."""
-        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
+        with concurrent.futures.ThreadPoolExecutor(at_once, thread_name_prefix="nodes") as pool:
             return [future.result() for future in [pool.submit(act, item) for item in items]]
 
 
@@ -373,11 +371,21 @@ def _place(node: Node) -> Place:
     return Place(node=node.node, address=node.address.partition("://")[2].rpartition(":")[0], roles=node.roles)
 
 
+def _attributed(rows: Iterable[Any], node: str) -> list[Any]:
+    """Return the rows of a node's reply with the name of the node, and without control characters in their texts."""
+    for row in rows:
+        for field, value in row.ListFields():
+            if isinstance(value, str):
+                setattr(row, field.name, printable(value, _WORDS))
+        row.node = node
+    return list(rows)
+
+
 def _peer_error(error: grpc.RpcError, node: str, name: str) -> ReportedError:
     """Return the error that another node reports. ``node``: its name, or its name with its address."""
-    code, details = error.code(), error.details() or ""
-    words = f"Node {node}: {details.removesuffix(_AS_BEFORE)}"
-    if was_lost(error) and _MISMATCH in details:
+    code, details = error.code(), printable(error.details(), _WORDS)
+    words = f"Node {node}: {details.removesuffix(' The previous state was restored.')}"
+    if was_lost(error) and "Hostname Verification Check failed" in details:
         return Away(f"Node {node} has a certificate for another node or address, and receives nothing: the "
                     "certificate of an accepted node has to name the node, that of a node of the option nodes its "
                     "address.")
@@ -386,6 +394,5 @@ def _peer_error(error: grpc.RpcError, node: str, name: str) -> ReportedError:
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return Refused(f"Node {node} refuses the secret of this control node: the file secret_file in its "
                        f"novad.toml names has to have what nova nodes secret {name} prints here.")
-    if dict(error.trailing_metadata() or ()).get(ANSWERED) == Busy.__name__:
-        return Busy(words)
-    return _ERRORS.get(code, Failed)(words)
+    busy = dict(error.trailing_metadata() or ()).get(ANSWERED) == Busy.__name__
+    return (Busy if busy else _ERRORS.get(code, Failed))(words)

@@ -51,11 +51,11 @@ class Discovery:
     ``expected``: returns the names of configured and accepted nodes."""
 
     def __init__(self, files: Mapping[str, str], ended: threading.Event,
-                 connects: Callable[[str, str, Mapping[str, str]], bool] | None = None,
+                 names: Callable[[str, Mapping[str, str]], Collection[str]] | None = None,
                  expected: Callable[[], Collection[str]] = tuple) -> None:
         self._files, self._expected = files, expected
         self._ended = ended
-        self._connects = connects or certified
+        self._names = names or certificate_names
         self._entries: dict[str, Entry] = {}
         self._lock, self._news = threading.Lock(), threading.Event()
         self._threads = [threading.Thread(target=work, name=f"discovery-{work.__name__.strip('_')}", daemon=True)
@@ -150,7 +150,7 @@ class Discovery:
     def _try(self, entry: Entry) -> None:
         addresses = entry.instance.addresses
         url = entry.address or addresses[entry.turn % len(addresses)]
-        connected = self._connects(url, entry.instance.node, self._files)
+        connected = entry.instance.node in self._names(url, self._files)
         now = time.monotonic()
         with self._lock:
             if connected:
@@ -165,27 +165,23 @@ class Discovery:
                 del self._entries[entry.instance.name]
 
 
-def certified(url: str, node: str, files: Mapping[str, str]) -> bool:
-    """Return True if a server presents a certificate of the authority of nodes for its address and for ``node``."""
-    try:
-        return node in certificate_names(url, files)
-    except (OSError, ValueError) as error:
-        LOG.debug("Cannot verify the announced novad %s: %s", url, error)
-        return False
-
-
 def certificate_names(url: str, files: Mapping[str, str]) -> list[str]:
-    """Return the names in the certificate of a server. Raises OSError, ValueError if it is invalid for the address."""
+    """Return the names in the certificate that a server presents, or none if the authority of nodes did not issue it
+    for the address of the server."""
     host, _colon, port = url.removeprefix("tls://").rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(files["NOVA_CACERT"])
-    if files.get("NOVA_CERT"):
-        context.load_cert_chain(files["NOVA_CERT"], files["NOVA_KEY"])
     context.set_alpn_protocols(["h2"])
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # gRPC accepts an intermediate authority, too.
-    with socket.create_connection((host.strip("[]"), int(port)), LIMIT / 2) as plain, context.wrap_socket(
-            plain, server_hostname=host.strip("[]")) as connection:
-        presented: Any = connection.getpeercert() or {}
+    try:
+        context.load_verify_locations(files["NOVA_CACERT"])
+        if files.get("NOVA_CERT"):
+            context.load_cert_chain(files["NOVA_CERT"], files["NOVA_KEY"])
+        with socket.create_connection((host.strip("[]"), int(port)), LIMIT / 2) as plain, context.wrap_socket(
+                plain, server_hostname=host.strip("[]")) as connection:
+            presented: Any = connection.getpeercert() or {}
+    except (OSError, ValueError) as error:
+        LOG.debug("Cannot verify the certificate of the novad at %s: %s", url, error)
+        return []
     names = [value for kind, value in presented.get("subjectAltName", ()) if kind == "DNS"]
     return names or [value for part in presented.get("subject", ()) for kind, value in part if kind == "commonName"]
 

@@ -6,19 +6,17 @@ control node. If novad is killed before that state, the part is rolled back at t
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from typing import Literal
 
 import msgspec
 
-from nova.common.errors import Invalid, NotKnown, Refused
+from nova.common.errors import Invalid, Refused
 from nova.novad.deployment import history
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.deploy import Deployer, Terms
 from nova.novad.deployment.journal import DONE, PENDING, RUNNING, STUCK, Change, Deployment, Origin
 from nova.novad.documents import Strict
-from nova.novad.errors import Failed, Nothing
 from nova.novad.platform import Name, Platform, check
 
 LOG = logging.getLogger(__name__)
@@ -49,9 +47,6 @@ class Assignment(Strict, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Assignment({self.kind} {self.number} of {self.control})"  # without secrets
-
-    def encode(self) -> bytes:
-        return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> Assignment:
@@ -93,24 +88,26 @@ class Participant:
         with self.deployer.changing(assignment.kind):
             self._accept(assignment)
             if assignment.number <= self._settled(assignment.coordinator):
-                raise Refused(f"Deployment {assignment.number} of {assignment.control} was already abandoned.")
+                raise Refused(f"Deployment {assignment.number} of {assignment.control} was already decided. If the "
+                              "journal there is an older copy, repeat the command: each attempt has a new number.")
             self._journal.set_fact(_PLATFORM, msgspec.json.encode(assignment.platform).decode())
             self._journal.set_fact(_COORDINATOR, f"{assignment.coordinator} {assignment.control}")
-            renew = self.deployer.secrets.take(assignment.values)
-            made = self.deployer.run_alone(assignment.kind, self._changes(assignment), progress, Terms(
-                renew=renew, values=assignment.values, origin=origin, drop_data=assignment.volumes))
+            made = self.deployer.run(assignment.kind, self._changes(assignment), progress, Terms(
+                renew=self.deployer.secrets.take(assignment.values), origin=origin, drop_data=assignment.volumes))
             return [change.name for change in made.changes]
 
-    def settle(self, coordinator: str, number: int, done: bool, progress: Progress) -> None:
-        """Commit or undo the pending changes; the call may be repeated. Raises Busy, Failed, NotKnown."""
+    def settle(self, coordinator: str, number: int, done: bool, progress: Progress) -> Deployment | None:
+        """Commit or undo the pending changes, and return their deployment; the call may be repeated. A decision that
+        comes too late is accepted: the next deployment begins with the actual components. Raises Busy, Failed."""
         with self.deployer.alone("settle"):
             deployment = self._journal.given(coordinator, number)
             if deployment is not None:
                 self._settle(deployment, done, progress)
             elif done:
-                raise NotKnown(f"Node {self.node} has no deployment {number} of this control node.")
+                LOG.warning("Deployment %d of the control node is unknown: this journal was replaced", number)
             if number > self._settled(coordinator):
                 self._journal.set_fact(_SETTLED, f"{coordinator} {number}")
+            return deployment
 
     def _settle(self, deployment: Deployment, done: bool, progress: Progress) -> None:
         if deployment.state == PENDING or (not done and deployment.state in (RUNNING, STUCK)):
@@ -118,7 +115,8 @@ class Participant:
             self.deployer.decide(deployment.id, done, progress, self.deployer.containers.removal_tasks(
                 origin.volumes, origin.secrets))
         elif done != (deployment.state == DONE) and deployment.changes:
-            raise Failed(f"Deployment {deployment.id} is {deployment.state} on node {self.node} already.")
+            LOG.warning("Deployment %d stays %s: the control node decided otherwise, but later", deployment.id,
+                        deployment.state)
 
     def give_up_waiting(self, progress: Progress) -> None:
         """Commit the pending changes before a removal of all components, because the control node does not return."""
@@ -132,7 +130,8 @@ class Participant:
                           "a control node assigns its components.")
         current = self._journal.components()
         coordinator, _space, node = self._journal.fact(_COORDINATOR).partition(" ")
-        if current and coordinator and coordinator != assignment.coordinator:
+        # A control node whose journal was lost has another id.
+        if current and coordinator and assignment.coordinator != coordinator and assignment.control != node:
             raise Refused(f"Node {self.node} belongs to another control node ({node}). Run nova remove "
                           "on it first.")
         if current and assignment.platform.name != self.deployer.platform.name:
@@ -147,11 +146,8 @@ class Participant:
             return self.deployer.removals()
         if assignment.kind == history.ROTATE:
             return self.deployer.rotations(assignment.names)
-        with contextlib.suppress(Nothing):
-            to = None if assignment.to is None else self._journal.given_until(assignment.coordinator, assignment.to)
-            if self._journal.components() and to != 0:
-                return self.deployer.ordered(history.changes_back(self._journal, assignment.names, to))
-        return []
+        to = None if assignment.to is None else self._journal.given_until(assignment.coordinator, assignment.to)
+        return history.changes_back(self._journal, assignment.names, to) if to != 0 else []
 
     def _settled(self, coordinator: str) -> int:
         """Return the last decided deployment of the control node, so that late requests are not executed."""

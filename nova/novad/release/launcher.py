@@ -41,14 +41,11 @@ LAUNCHED, RELEASE, _PARENT = "NOVAD_SOCKET", "NOVAD_RELEASE", "NOVAD_LAUNCHER"
 _DATA, _WATCH = "/var/lib/novad", 60.0
 _PAUSE = 0.2  # Seconds between two health checks.
 _STEADY = 5.0  # Seconds for which a new release is watched once it is healthy.
-_END = 60.0  # Seconds that novad has to exit.
-_DEATH_SIGNAL = 1  # Constant of prctl(2).
-_VERSION = re.compile(r"\d{1,6}(\.\d{1,6}){0,3}")
 
 
 def number(version: str) -> tuple[int, ...]:
     """Return the numbers of a version, for comparison. Raises ValueError for a text that is not a version."""
-    if not _VERSION.fullmatch(version):
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,3}", version):
         raise ValueError(f"{version!r} is not a version of a release (numbers separated by dots)")
     return tuple(map(int, re.sub(r"(\.0+)+\Z", "", version).split(".")))
 
@@ -61,9 +58,6 @@ def import_path(place: pathlib.Path) -> str:
 class Releases:
     def __init__(self, data_dir: str | pathlib.Path) -> None:
         self.place = pathlib.Path(data_dir) / "releases"
-
-    def directory(self, version: str) -> pathlib.Path:
-        return self.place / version
 
     def current(self, installed: str) -> str:
         """Return the version of the release to run, or "" for the installed package, whose version is ``installed``."""
@@ -95,7 +89,8 @@ class Releases:
     def failed(self, why: str) -> None:
         """Return to the previous release at the next start."""
         trial = self._read("trial")
-        self._write("failed", {"version": trial.get("version", ""), "why": why})
+        with contextlib.suppress(OSError):  # On a full disk the previous release starts, too.
+            self._write("failed", {"version": trial.get("version", ""), "why": why})
         self._link(trial.get("previous", ""))
         self._drop("trial")
 
@@ -151,7 +146,7 @@ def _configured(config: str | pathlib.Path) -> dict[str, object]:
 
 def die_with_parent() -> None:
     """Let the kernel kill this novad with its launcher, which alone restarts it."""
-    ctypes.CDLL(None, use_errno=True).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.environ.get(_PARENT) != str(os.getppid()):
         raise SystemExit("novad: the launcher has exited")
 
@@ -186,7 +181,7 @@ class Launcher:
         command = [sys.executable, "-P", "-m", "nova.cmd.novad", *self._words]
         environment = {**os.environ, LAUNCHED: str(socket), RELEASE: release, _PARENT: str(os.getpid())}
         if release:
-            environment["PYTHONPATH"] = import_path(self.releases.directory(release))
+            environment["PYTHONPATH"] = import_path(self.releases.place / release)
         try:
             self._child = subprocess.Popen(command, env=environment)
         except OSError as error:
@@ -226,7 +221,7 @@ class Launcher:
         if self._child is not None and self._child.poll() is None:
             self._child.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(_END)
+                self._child.wait(60.0)
             self._child.kill()
             self._child.wait()
         return RESTART

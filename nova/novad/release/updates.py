@@ -36,12 +36,9 @@ from nova.novad.errors import Busy
 from nova.novad.options import Options
 from nova.novad.release.launcher import LAUNCHED, RELEASE, Releases, import_path, number
 
-_INDEX = 1024 * 1024  # Maximum number of bytes of releases.json.
 _UNPACKED = 1024 * 1024 * 1024  # Maximum number of bytes of a release.
 _MARGIN = 64 * 1024 * 1024  # Bytes of the disk that stay free.
 _TIMEOUT, _FETCHED = 30.0, 1800.0  # Timeouts in seconds: without data from the server, and of a whole download.
-_PIECE = 1024 * 1024
-_TRIED = 60.0  # timeout in seconds for a release to print its version
 _NAMES = r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,200}\.whl\Z"
 
 
@@ -76,7 +73,7 @@ class Updates:
     def latest(self) -> Release | None:
         """Return the newest release; pre-releases are ignored. Raises Refused."""
         self._check_options()
-        data = b"".join(self._pieces("releases.json", _INDEX))
+        data = b"".join(self._pieces("releases.json", 1024 * 1024))
         self._verify(data)
         try:
             index = msgspec.json.decode(data, type=Index)
@@ -125,8 +122,6 @@ class Updates:
     def _check_options(self) -> None:
         if not self.options.update_url:
             raise Refused("update_url is not set in novad.toml: there is nothing to update from.")
-        if not self.options.update_key:
-            raise Refused("update_key is not set in novad.toml: releases cannot be verified.")
 
     def _fetch(self, release: Release, progress: Progress) -> None:
         place = self.releases.place
@@ -140,8 +135,8 @@ class Updates:
                 progress("", f"fetching {wheel.file}")
                 self._wheel(wheel, fresh)
             os.sync()
-            shutil.rmtree(self.releases.directory(release.version), ignore_errors=True)
-            fresh.rename(self.releases.directory(release.version))
+            shutil.rmtree(self.releases.place / release.version, ignore_errors=True)
+            fresh.rename(self.releases.place / release.version)
         except OSError as error:
             raise _refusal(f"The release {release.version} cannot be stored: {error}") from None
         finally:
@@ -177,11 +172,11 @@ class Updates:
 
     def _try(self, release: Release) -> None:
         """Check that this node can import the release, and that it has the announced version."""
-        place = self.releases.directory(release.version)
+        place = self.releases.place / release.version
         environment = {**os.environ, "PYTHONPATH": import_path(place), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             result = subprocess.run([sys.executable, "-P", "-m", "nova.cmd.novad", "--version"], env=environment,
-                                    capture_output=True, text=True, timeout=_TRIED, check=False)
+                                    capture_output=True, text=True, timeout=60.0, check=False)
             said = result.stdout.strip() if result.returncode == 0 else result.stderr.strip()[-300:]
         except subprocess.TimeoutExpired:
             said = "nothing"
@@ -199,7 +194,7 @@ class Updates:
             with urllib.request.urlopen(self._url(name), timeout=_TIMEOUT) as answer:  # noqa: S310 (options checks it)
                 if self.options.update_url.startswith("https:") and not answer.geturl().startswith("https:"):
                     raise ValueError(f"redirected to an address without TLS: {answer.geturl()}")
-                while piece := answer.read(_PIECE):
+                while piece := answer.read(1 << 20):
                     left -= len(piece)
                     if left < 0:
                         raise ValueError(f"larger than the allowed {most} bytes")

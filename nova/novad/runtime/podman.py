@@ -1,12 +1,20 @@
-"""podman, by its REST service and the official client library."""
+"""podman, by its REST service and the official client library, and the registries from which it pulls images."""
 
 import contextlib
 import datetime
+import http.client
+import json
+import logging
+import os
 import pathlib
+import platform
 import re
 import shutil
 import time
+import tomllib
+import urllib.error
 import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -16,10 +24,13 @@ from podman import PodmanClient
 from podman import errors as podman_errors
 
 from nova.common.errors import ReportedError
+from nova.common.plain_ip import on_loopback
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.platform import Component
-from nova.novad.runtime import images, podman_stream
+from nova.novad.runtime import podman_stream
 from nova.novad.runtime.podman_stream import PodmanStream
+
+LOG = logging.getLogger(__name__)
 
 # Labels that mark the containers of novad.
 PLATFORM, COMPONENT, DEPLOYMENT = "io.nova.platform", "io.nova.component", "io.nova.deployment"
@@ -36,6 +47,16 @@ _UNNAMED = re.compile(r"[0-9a-f]{64}")  # the name that podman gives a volume wi
 _OUTPUT = 1 << 16  # Maximum number of bytes kept of a command's output.
 # States of podman in which a container has processes.
 _RUNNING, _PAUSED, _STOPPING = _ALIVE = ("running", "paused", "stopping")
+_MOST = 4 << 20  # Maximum number of bytes of a manifest or token.
+_REGISTRY_TIMEOUT = 10.0  # Timeout in seconds of a request to a registry.
+_LOCAL_TIMEOUT = 2.0  # Timeout in seconds of a request to a registry on this machine.
+_ACCEPT = ", ".join([
+    "application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"])
+_REFERENCE = re.compile(r"(?P<host>[^/]*[.:][^/]*|localhost)/(?P<path>[^@]+?)(?::(?P<tag>[\w][\w.-]*))?"
+                        r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?", re.ASCII)
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -49,7 +70,6 @@ class Container(msgspec.Struct, frozen=True):
     """A container. ``started``: seconds since 1970. ``volumes``: ids of its volumes without a name."""
 
     name: str
-    image: str
     running: bool
     exit_code: int = 0
     started: float = 0.0
@@ -98,7 +118,7 @@ class Podman:
                 info: Any = client.info()  # type: ignore[no-untyped-call]
                 self._storage = pathlib.Path(info["store"]["graphRoot"])
         with self._client(f"{reference} cannot be fetched") as client:
-            layers, limit = images.size(reference), self._image_limit
+            layers, limit = image_size(reference), self._image_limit
             if layers is not None and limit and layers > limit:
                 raise ImageFault(f"{reference} has layers of {layers // _MIB} MiB, and image_limit is {limit // _MIB} "
                                  "MiB.")
@@ -119,7 +139,7 @@ class Podman:
         """Pull an image; return its id. The pull is cancelled before it fills the disk. Raises RuntimeFault."""
         what = f"{reference} cannot be fetched"
         query = urllib.parse.urlencode({"reference": reference, "policy": "always", "compatMode": "false",
-                                        "tlsVerify": str(not images.is_on_loopback(reference)).lower()})
+                                        "tlsVerify": str(not is_on_loopback(reference)).lower()})
         try:
             stream = PodmanStream(self._socket, what, "POST", f"/images/pull?{query}", timeout=_PULL_TIMEOUT,
                                   refused=ImageFault)
@@ -155,8 +175,17 @@ class Podman:
         return f" (the disk of {self._storage} is full: {free // _MIB} MiB are free)" if free < MARGIN else ""
 
     def resolve(self, reference: str) -> str:
-        """Return the digest of a tag in a registry on this machine; "" for others and without a response."""
-        return images.local_digest(reference)
+        """Return the digest that a registry on this machine has for a tag; "" for others and without a response."""
+        parts = _REFERENCE.fullmatch(reference)
+        if parts is None or parts["digest"] or not is_on_loopback(reference):
+            return ""
+        request = urllib.request.Request(f"http://{parts['host']}/v2/{parts['path']}/manifests/{parts['tag']}",
+                                         headers={"Accept": _ACCEPT}, method="HEAD")
+        try:
+            with urllib.request.urlopen(request, timeout=_LOCAL_TIMEOUT) as answer:  # noqa: S310
+                return answer.headers.get("Docker-Content-Digest") or ""
+        except (OSError, ValueError, http.client.HTTPException):
+            return ""
 
     def has_image(self, ident: str) -> bool:
         with self._client(f"image {ident} cannot be looked for", _QUERY_TIMEOUT) as client:
@@ -240,9 +269,9 @@ class Podman:
             attrs: Any = client.containers.get(name).attrs
             state = attrs["State"]
             return Container(
-                name=attrs["Name"].lstrip("/"), image=attrs["Image"].removeprefix("sha256:"),
-                running=bool(state.get("Running")), exit_code=int(state.get("ExitCode") or 0),
-                started=_seconds(state.get("StartedAt")), labels=attrs["Config"].get("Labels") or {},
+                name=attrs["Name"].lstrip("/"), running=bool(state.get("Running")),
+                exit_code=int(state.get("ExitCode") or 0), started=_seconds(state.get("StartedAt")),
+                labels=attrs["Config"].get("Labels") or {},
                 volumes=tuple(mount["Name"] for mount in attrs.get("Mounts") or ()
                               if mount["Type"] == "volume" and _UNNAMED.fullmatch(mount["Name"])))
         return None
@@ -252,9 +281,9 @@ class Podman:
         with self._client("containers cannot be listed", _QUERY_TIMEOUT) as client:
             # The fields of a list differ from those of a single container.
             return [Container(
-                name=attrs["Names"][0].lstrip("/"), image=attrs["ImageID"].removeprefix("sha256:"),
-                running=attrs["State"] == "running", exit_code=int(attrs.get("ExitCode") or 0),
-                started=float(attrs["StartedAt"]), labels=attrs.get("Labels") or {})
+                name=attrs["Names"][0].lstrip("/"), running=attrs["State"] == "running",
+                exit_code=int(attrs.get("ExitCode") or 0), started=float(attrs["StartedAt"]),
+                labels=attrs.get("Labels") or {})
                 for container in client.containers.list(all=True, filters={"label": f"{PLATFORM}={platform}"})
                 for attrs in [container.attrs]]
 
@@ -348,3 +377,87 @@ def _seconds(text: str | None) -> float:
     with contextlib.suppress(ValueError):
         return datetime.datetime.fromisoformat(text).timestamp()
     return 0.0
+
+
+# --- registries: OCI distribution API, without a login -----------------------------------------------
+def is_on_loopback(reference: str) -> bool:
+    """Return True if the registry of an image is on this machine. Such a registry is used without TLS."""
+    host, slash, _rest = reference.partition("/")
+    return bool(slash) and on_loopback(re.sub(r":\d+$", "", host))
+
+
+def image_size(reference: str) -> int | None:
+    """Return the size of the image's compressed layers in bytes, for the architecture of this machine. None if it is
+    unknown (short name, mirrors, login, no response): then podman's own request reports the error."""
+    try:
+        parts = _REFERENCE.fullmatch(_located(reference))
+        if parts is None:
+            return None
+        host, path = parts["host"], parts["path"]
+        if host == "docker.io":
+            host, path = "registry-1.docker.io", path if "/" in path else f"library/{path}"
+        url = f"{'http' if is_on_loopback(reference) else 'https'}://{host}/v2/{path}/manifests"
+        headers = {"Accept": _ACCEPT}
+        manifest = _manifest(f"{url}/{parts['digest'] or parts['tag'] or 'latest'}", headers)
+        if "manifests" in manifest:
+            manifest = _manifest(f"{url}/{urllib.parse.quote(_here(manifest['manifests']), safe=':')}", headers)
+        return sum(max(0, int(layer["size"])) for layer in manifest["layers"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError,
+            http.client.HTTPException) as error:
+        LOG.info("The size of image %s is unknown before it is pulled: %s", reference, error)
+        return None
+
+
+def _located(reference: str) -> str:
+    """Return the reference with the location from podman's registries.conf. Raises OSError, ValueError. podman itself
+    resolves registries that have mirrors, are blocked or are used without TLS."""
+    own, main = os.environ.get("CONTAINERS_REGISTRIES_CONF"), pathlib.Path("/etc/containers/registries.conf")
+    files = [*([main] if main.exists() else []), *sorted(main.with_name("registries.conf.d").glob("*.conf"))]
+    chosen: dict[str, Any] = {}
+    length = -1
+    for file in [pathlib.Path(own)] if own else files:  # in ascending order of precedence
+        for entry in tomllib.loads(file.read_text(encoding="utf-8")).get("registry", []):
+            prefix = str(entry.get("prefix") or entry.get("location") or "")
+            wild = prefix.startswith("*.") and reference.partition("/")[0].endswith(prefix[1:])
+            if (wild or re.match(rf"{re.escape(prefix)}($|[/:@])", reference)) and len(prefix) > length:
+                chosen, length = {**entry, **({"mirror": [prefix]} if wild else {})}, len(prefix)
+    if chosen.get("mirror") or chosen.get("blocked") or chosen.get("insecure"):
+        raise ValueError("registries.conf has mirrors or no plain location for it")
+    return f"{chosen['location']}{reference[length:]}" if chosen.get("location") else reference
+
+
+def _here(manifests: list[Any]) -> str:
+    """Return the digest of this machine's manifest in an index. Raises ValueError."""
+    machine = platform.machine()
+    for manifest in manifests:
+        described = manifest.get("platform") or {}
+        if described.get("os") == "linux" and described.get("architecture") == _MACHINES.get(machine, machine):
+            return str(manifest["digest"])
+    raise ValueError(f"there is no manifest for {machine}")
+
+
+def _manifest(url: str, headers: dict[str, str]) -> dict[str, Any]:
+    """Return a manifest. Adds a token to ``headers`` if the registry requires one. Raises OSError, ValueError."""
+    try:
+        return _json(url, headers)
+    except urllib.error.HTTPError as error:
+        challenge = error.headers.get("WWW-Authenticate", "")
+        if error.code != 401 or not challenge.startswith("Bearer ") or "Authorization" in headers:
+            raise
+    fields = dict(_CHALLENGE.findall(challenge))
+    realm = fields.pop("realm", "")
+    if urllib.parse.urlsplit(realm).scheme != urllib.parse.urlsplit(url).scheme:
+        raise ValueError(f"a login at {realm!r} is required")
+    answer = _json(f"{realm}?{urllib.parse.urlencode(fields)}", {})
+    headers["Authorization"] = f"Bearer {answer.get('token') or answer['access_token']}"
+    return _json(url, headers)
+
+
+def _json(url: str, headers: dict[str, str]) -> dict[str, Any]:
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 (http or https: image_size, _manifest)
+    with urllib.request.urlopen(request, timeout=_REGISTRY_TIMEOUT) as answer:  # noqa: S310
+        body = answer.read(_MOST + 1)
+    document = json.loads(body) if len(body) <= _MOST else None
+    if not isinstance(document, dict):
+        raise ValueError(f"{url} is not a JSON object of at most {_MOST} bytes")
+    return document

@@ -121,8 +121,8 @@ _GRACE = 300
 Download = Callable[[str, Callable[[int], None]], None]
 
 
-class ImageTooLarge(exception.ImageUnacceptable):
-    template = "Image {image_id} is unacceptable: it has {size} bytes, and at most {most} are allowed here"
+class ImageTooLarge(exception.ImageUnacceptable, template=(
+        "Image {image_id} is unacceptable: it has {size} bytes, and at most {most} are allowed here")): ...
 
 
 def cached_format(disk_format: str | None) -> str:

@@ -20,7 +20,7 @@ from nova.virt.guest_files import directories
 from nova.virt.guest_files.local_guests import LocalColdMigration
 from nova.virt.guest_locks import LOCK_TIMEOUT
 from nova.virt.libvirt import power
-from nova.virt.libvirt.files import copies, disk_making, disks
+from nova.virt.libvirt.files import copies, disk_making, disks, tpm
 from nova.virt.libvirt.guests import MOVED_DEFINITION, Guests, Role
 from nova.virt.libvirt.xml.definition import Definition, received
 
@@ -58,7 +58,7 @@ class ColdMigration(Role, LocalColdMigration):
             firmware = Definition(xml).nvram
             if firmware and os.path.exists(firmware):
                 copies.keep(firmware, place, disks.NVRAM)
-            copies.keep_tpm(uuid, place)
+            tpm.keep(uuid, place)
             self._guests.on_domain(uuid, lambda domain: power.undefine(domain, keep_nvram=True))
         elif not os.path.isdir(place):
             raise exception.GuestNotFound(instance_uuid=uuid)

@@ -17,7 +17,7 @@ from nova.virt.guest_files import directories
 from nova.virt.guest_files.local_guests import LocalGuests
 from nova.virt.guest_locks import LOCK_TIMEOUT, GuestLocks
 from nova.virt.libvirt import diagnostics, errors, power, secrets
-from nova.virt.libvirt.files import copies, disks
+from nova.virt.libvirt.files import disks, tpm
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.node.capabilities import Capabilities, foreign, of_guests, of_host
@@ -196,7 +196,7 @@ class Guests(LocalGuests):
         """Give libvirt the server's keys and return its domain definition. Raises InvalidInput, InvalidDiskInfo."""
         config = self.with_ports(instance, self.config(instance))
         self.give_keys(instance.uuid, instance.block_devices, instance.tpm_secret)
-        copies.restore_tpm(instance.uuid, config.tpm_version)
+        tpm.restore(instance.uuid, config.tpm_version)
         local = disks.inspect_disks(instance)
         previous = self.previous(instance.uuid)
         return domain_xml.domain_xml(instance, config, local,

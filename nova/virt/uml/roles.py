@@ -16,7 +16,7 @@ from nova.objects.servers.guest import DiskImage
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles, Cancelled
-from nova.virt import serial_ports
+from nova.virt import console_logs
 from nova.virt.driver import rescue_disk_gb
 from nova.virt.guest_files import directories, disk_server
 from nova.virt.images import qemuimg
@@ -87,7 +87,7 @@ class Power(Role, guest_driver.Power):
 class Consoles(Role, guest_driver.Consoles):
     def output(self, instance: Instance, lines: int | None = None) -> bytes:
         path = os.path.join(directories.directory(instance.uuid), supervisor.CONSOLE_LOG)
-        return serial_ports.output([path], instance.uuid, lines)
+        return console_logs.output([path], instance.uuid, lines)
 
     def address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
         stored = self._guests.definition(uuid)

@@ -14,8 +14,7 @@ from nova.virt.driver import Driver, EventHandler
 from nova.virt.vmware.cold_migration import ColdMigration
 from nova.virt.vmware.events import Watcher
 from nova.virt.vmware.guests import Guests
-from nova.virt.vmware.roles import Consoles, Disks, Interfaces, Power, Rescue, Volumes
-from nova.virt.vmware.snapshots import Snapshots
+from nova.virt.vmware.roles import Consoles, Disks, Interfaces, Power, Rescue, Snapshots, Volumes
 from nova.virt.vmware.specs import TRAITS
 
 _GIB, _MIB = 1 << 30, 1 << 20

@@ -1,26 +1,33 @@
-"""Small roles of the driver: disks, the power state, consoles, rescue, volumes and interfaces."""
+"""Small roles of the driver: disks, the power state, consoles, rescue, volumes, interfaces and snapshots."""
 
+import contextlib
+import functools
 import json
 import logging
+import os
+import shutil
 import time
 from typing import Any
 
 from pyVmomi import vim
 
 from nova import exception
+from nova.common import files as small_files
 from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.networks.network import VIF
 from nova.objects.servers.console import MKS, VNC, ConsoleAddress
+from nova.objects.servers.guest import DiskImage
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
-from nova.operations.framework.guest_driver import BootFiles
-from nova.virt import serial_ports
+from nova.operations.framework.guest_driver import BootFiles, Cancelled
+from nova.virt import console_logs
 from nova.virt.driver import rescue_disk_gb
 from nova.virt.guest_locks import LOCK_TIMEOUT
+from nova.virt.images import qemuimg
 from nova.virt.vmware import errors, specs
-from nova.virt.vmware.cluster import DISKS, GUEST, INCOMPLETE, Machine
-from nova.virt.vmware.guests import HELD, ON, SUSPENDED, Role, console_log
+from nova.virt.vmware.cluster import COPY, DISKS, GUEST, INCOMPLETE, SERVER, Machine
+from nova.virt.vmware.guests import HELD, ON, SUSPENDED, Role, console_log, local_directory
 from nova.virt.vmware.images import root_size, virtual_size
 from nova.virt.vmware.machines import SNAPSHOT, TOKEN, Facts, derived
 
@@ -33,6 +40,7 @@ _GIB = 1 << 30
 _RESCUE = "rescue"
 # Beginning of the keys in extraConfig of notes about disks that move to the machine.
 _MOVED = "nova.moved."
+_PREFIX = "snapshot-"  # prefix of the names of image files
 
 
 class Disks(Role, guest_driver.Disks):
@@ -167,7 +175,7 @@ class Power(Role, guest_driver.Power):
 
 class Consoles(Role, guest_driver.Consoles):
     def output(self, instance: Instance, lines: int | None = None) -> bytes:
-        return serial_ports.output([console_log(instance.uuid)], instance.uuid, lines)
+        return console_logs.output([console_log(instance.uuid)], instance.uuid, lines)
 
     def address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
         machine = self._guests.machine(uuid)
@@ -292,3 +300,63 @@ class Interfaces(Role, guest_driver.Interfaces):
             raise exception.DeviceDetachFailed(device=f"interface {vif.mac}", reason=error.message) from error
 
 
+# --- snapshots ---------------------------------------------------------------------------------------
+class Snapshots(Role, guest_driver.Snapshots):
+    """vCenter exports a linked clone of a snapshot, so a running guest continues."""
+
+    def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
+        uuid = instance.uuid
+        path = os.path.join(local_directory(uuid), f"{_PREFIX}{image_id}.vmdk")
+        with self._held(uuid) as machine:
+            if not os.path.exists(path):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                root = self._machines.facts(machine.ref).slots.device("root")
+                if root is None:
+                    raise exception.InvalidDiskInfo(reason="the server has no root disk on its host")
+                self._clean(machine)
+                part = f"{path}.part"
+                try:
+                    self._export(machine, uuid, part, qemuimg.most_bytes(root.capacityInKB << 10),
+                                 functools.partial(_check, instance, cancelled))
+                    os.rename(part, path)
+                finally:
+                    small_files.remove(part)
+                    self._clean(machine)
+        return DiskImage(path=path, format="vmdk")
+
+    def _export(self, machine: Machine, uuid: str, path: str, most: int, check: Any) -> None:
+        vcenter = self._guests.vcenter
+        snapshot = vcenter.wait(machine.ref.CreateSnapshot_Task(SNAPSHOT, "", False, False))
+        slots = self._machines.facts(machine.ref).slots
+        root = slots.slots["root"]
+        removed = [vim.vm.device.VirtualDeviceSpec(operation="remove", device=device)
+                   for slot, device in slots.devices.items() if slot != root]
+        slots.slots = {"root": root}
+        config = vim.vm.ConfigSpec(instanceUuid=derived(uuid, COPY), managedBy=specs.owner(COPY), deviceChange=removed,
+                                   extraConfig=[specs.option(SERVER, uuid), slots.stored()])
+        spec = vim.vm.CloneSpec(
+            location=vim.vm.RelocateSpec(pool=self._guests.cluster.pool, diskMoveType="createNewChildDiskBacking"),
+            powerOn=False, template=False, snapshot=snapshot, config=config)
+        check()
+        clone = vcenter.wait(machine.ref.CloneVM_Task(self._guests.cluster.folder, derived(uuid, COPY), spec))
+        check()
+        vcenter.export(clone, path, most, check)
+
+    def _clean(self, machine: Machine) -> None:
+        """Remove the clone and the snapshot of an export, if they exist."""
+        self._machines.destroy_derived(machine.uuid, COPY)
+        self._machines.remove_snapshots(machine.ref, SNAPSHOT)
+
+    def discard(self, instance: Instance) -> None:
+        with contextlib.suppress(exception.GuestNotFound), self._held(instance.uuid) as machine:
+            self._clean(machine)
+        place = local_directory(instance.uuid)
+        if os.path.isdir(place):
+            small_files.remove(*(os.path.join(place, name) for name in os.listdir(place) if name.startswith(_PREFIX)))
+            if not os.listdir(place):
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def _check(instance: Instance, cancelled: Cancelled) -> None:
+    if cancelled.is_set():
+        raise exception.SnapshotFailed(instance_id=instance.uuid, reason="it was cancelled")

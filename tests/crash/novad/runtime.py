@@ -112,8 +112,7 @@ class DirectoryRuntime:
         self._reach()
         found = self._load(name)
         return None if found is None else Container(
-            name=name, image=found["image"], running=found["running"], exit_code=1, started=found["started"],
-            labels=found["labels"])
+            name=name, running=found["running"], exit_code=1, started=found["started"], labels=found["labels"])
 
     def containers(self, platform: str) -> list[Container]:
         return [found for name in self.names() if (found := self.find(name))]

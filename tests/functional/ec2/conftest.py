@@ -62,12 +62,12 @@ def connect(service, access="u:p", secret=SECRET, check=True, **options):
     return client
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def ec2(service):
     return connect(service)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def stranger(service):
     """A client of another project."""
     return connect(service, access="s:strangers")

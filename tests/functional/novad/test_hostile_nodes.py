@@ -56,28 +56,30 @@ class Compromised:
         self.url = f"tls://127.0.0.1:{self.port}"
         self._server.start()
 
-    def Show(self, request, context):
-        if self.calls[-1].endswith("Daemon/Show"):
-            return pb.DaemonAnswer(**{"version": "1", "node": "n2", "roles": ["compute"], "id": "n2", "steered": True,
-                                      **self.lies})
+    def Daemon_Show(self, request, context):
+        return pb.DaemonAnswer(**{"version": "1", "node": "n2", "roles": ["compute"], "id": "n2", "steered": True,
+                                  **self.lies})
+
+    def Platform_Show(self, request, context):
         return pb.PlatformAnswer(name="suite", components=[
             pb.ComponentState(name=name, state="running", node="n1") for name in ("db", "keystone", "agent")])
 
-    def Plan(self, request, context):
+    def Nodes_Plan(self, request, context):
         self.shares.append(Assignment.decode(request.share))
         return pb.PlanAnswer()
 
-    def Prepare(self, request, context):
+    def Nodes_Prepare(self, request, context):
         self.shares.append(Assignment.decode(request.share))
         yield pb.Progress(component="db", message="is mine \x1b[2J", changed=["db", "keystone"])
 
-    Apply = Prepare
+    Nodes_Apply = Nodes_Prepare
 
-    def Settle(self, request, context):
+    def Nodes_Settle(self, request, context):
         yield pb.Progress(message="of course")
 
     # Calls that no control node makes.
-    Accept = Deploy = Forget = History = List = Remove = Restart = Rollback = Secret = None
+    Nodes_Accept = Nodes_Forget = Nodes_List = Nodes_Secret = None
+    Platform_Deploy = Platform_History = Platform_Plan = Platform_Remove = Platform_Restart = Platform_Rollback = None
 
     def stop(self):
         self._server.stop(0).wait()
@@ -198,6 +200,63 @@ def test_component_reports_of_a_node_are_shown_under_its_name(world):
     assert {one["Node"] for one in shown if one["Component"] == "agent"} == {"n2"}
 
 
+class Loud(Compromised):
+    """A node whose texts have terminal sequences, and whose reply to ``fails`` is an error with such a text."""
+
+    fails, text = "", "done \x1b[2J\x1b]0;x\x07 \u202e\r\nnova: \u2028"
+
+    def Daemon_Show(self, request, context):
+        return context.abort(grpc.StatusCode.ABORTED, self.text) if self.fails == "Show" else super().Daemon_Show(
+            request, context)
+
+    def Platform_Show(self, request, context):
+        return pb.PlatformAnswer(components=[pb.ComponentState(**dict.fromkeys(
+            ("name", "version", "state", "health", "image", "digest"), self.text)) for _number in range(10)])
+
+    def Nodes_Plan(self, request, context):
+        if self.fails == "Plan":
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.text)
+        return pb.PlanAnswer(changes=[pb.PlannedChange(**dict.fromkeys(
+            ("component", "action", "before", "reference", "digest", "fetched"), self.text))])
+
+    def Nodes_Prepare(self, request, context):
+        if self.fails == "Prepare":
+            context.abort(grpc.StatusCode.ABORTED, self.text)
+        yield pb.Progress(component=self.text, message=self.text, changed=[self.text])
+
+    Nodes_Apply = Nodes_Settle = Nodes_Prepare
+
+
+@pytest.mark.parametrize("fails", ["", "Show", "Plan", "Prepare"])
+def test_texts_of_a_node_contain_no_control_characters(world, fails):
+    loud = Loud(world.ca.issue("n2"))
+    world.stack.callback(loud.stop)
+    loud.fails = fails
+    world.control(nodes=(member(loud, "n2", "compute"), world.n3.as_member("compute")))
+    shown = [run(*words) for words in (("deploy",), ("plan",), ("platform-info",), ("health",), ("history",),
+                                       ("nodes", "list"), ("rollback",), ("remove", "--yes"))]
+    assert sum("done [2J]0;x" in ended.out + ended.err for ended in shown) >= 3
+    for ended in shown:
+        assert all(letter.isprintable() or letter == "\n" for letter in ended.out + ended.err), ended
+        assert "\nnova: " not in ended.out
+
+
+class Large(Compromised):
+    def Platform_Show(self, request, context):
+        return pb.PlatformAnswer(components=[
+            pb.ComponentState(name=f"c{number}", state="running", image="x" * 3900) for number in range(1000)])
+
+
+def test_large_replies_of_nodes_do_not_hide_other_nodes(world):
+    nodes = [Large(world.ca.issue(name), node=name) for name in ("n2", "n4")]
+    for node in nodes:
+        world.stack.callback(node.stop)
+    world.control(nodes=(*(member(node, node.lies["node"], "compute") for node in nodes),
+                         world.n3.as_member("compute")))
+    shown = json.loads(world.nova("platform-info", "-f", "json"))
+    assert {"n2", "n4"} <= {row["Node"] for row in shown}
+
+
 class Endless(Compromised):
     """A node whose replies to the calls in ``endless`` never end; with ``flood`` it reports progress continuously."""
 
@@ -211,13 +270,13 @@ class Endless(Compromised):
             if self.flood:
                 yield pb.Progress(component="agent", message="x" * 4000)
 
-    def Prepare(self, request, context):
+    def Nodes_Prepare(self, request, context):
         return self._answered("prepare")
 
-    def Apply(self, request, context):
+    def Nodes_Apply(self, request, context):
         return self._answered("apply")
 
-    def Settle(self, request, context):
+    def Nodes_Settle(self, request, context):
         return self._answered("settle")
 
     def stop(self):
@@ -421,8 +480,8 @@ def test_unauthenticated_announcements_delay_no_command_or_discovery(world):
         thief = world.compromised()
         with announced("n2", thief.port):
             wait_for(lambda: "n2" in dict(discovery.trusted()), 60, "the node is discovered among unknown nodes")
-        release, connects = threading.Event(), discovery._connects
-        discovery._connects = lambda *words: bool(release.wait(120)) and connects(*words)
+        release, names = threading.Event(), discovery._names
+        discovery._names = lambda *words: names(*words) if release.wait(120) else []
         attempts = len(stranger.connections)
         held = [attempts]
         for words in (("nodes", "list"), ("plan",), ("deploy",), ("platform-info",), ("remove", "--yes")):

@@ -10,7 +10,7 @@ import pytest
 from nova.common.errors import Refused, ReportedError
 from nova.novad import options
 from nova.novad.daemon import Daemon
-from nova.novad.errors import Busy
+from nova.novad.errors import Busy, RuntimeFault
 from nova.novad.mdns import Announcement, Instance
 from nova.novad.nodes.discovery import Announcer
 from nova.novad.nodes.participant import Assignment
@@ -294,6 +294,35 @@ def test_remove_removes_components_on_all_nodes(nodes):
     assert nodes.run() == ONE
 
 
+def test_failed_removal_keeps_the_data_of_a_node_without_components(nodes):
+    nodes.nova("deploy")
+    nodes.nova("remove", "--yes")
+    nodes.nova("deploy", "db")
+    before = content(nodes.n2.data / "volumes")
+    done = []
+
+    def fail(verb, name):
+        if (verb, name) == ("remove", "suite-db") and not done:
+            done.append(name)
+            raise RuntimeFault("podman: container suite-db cannot be removed")
+    nodes.n1.runtime.before = fail
+    assert "cannot be removed" in nodes.nova("remove", "--yes", "--remove-volumes", code=1).err
+    nodes.settled()
+    assert (nodes.n1.runs(), content(nodes.n2.data / "volumes")) == ({"db": "1"}, before)
+    nodes.nova("remove", "--yes", "--remove-volumes")
+    assert [content(node.data / "volumes") for node in nodes.all] == [{}, {}, {}]
+
+
+def test_all_nodes_remove_old_backups_after_a_deployment(nodes):
+    for node in nodes.all:
+        node.daemon.options = msgspec.structs.replace(node.daemon.options, keep_backups=1, keep_days=0)
+    for version in "12312":
+        nodes.nova("deploy", f"compute={version}", f"db={version}")
+    for node, name in zip(nodes.all, ("db", "compute", "compute"), strict=True):
+        wait_for(lambda node=node: not node.daemon.journal.cleanup_tasks(), 20, "the removal has ended")
+        assert (node.name, len(list((node.data / "backups" / name).iterdir()))) == (node.name, 1)
+
+
 def test_decision_is_sent_again_to_a_busy_node(nodes, monkeypatch):
     settle, calls = nodes.n2.daemon.participant.settle, []
 
@@ -463,10 +492,10 @@ def test_assignment_that_arrives_after_its_deployment_was_abandoned_is_refused(n
     late = Assignment(coordinator=coordinator, control="n1", number=2, kind="deploy",
                       platform=daemon.deployer.platform, versions={"compute": "2"})
     for number in (1, 2):
-        with pytest.raises(Refused, match=f"Deployment {number} of n1 was already abandoned"):
-            daemon.take_part(msgspec.structs.replace(late, number=number), lambda _name, _what: None)
+        with pytest.raises(Refused, match=f"Deployment {number} of n1 was already decided"):
+            daemon.participant.apply(msgspec.structs.replace(late, number=number), lambda _name, _what: None)
     assert nodes.run() == ONE
-    assert daemon.take_part(msgspec.structs.replace(late, number=3), lambda _name, _what: None) == ["compute"]
+    assert daemon.participant.apply(msgspec.structs.replace(late, number=3), lambda _name, _what: None) == ["compute"]
     assert daemon.journal.pending() is not None
 
 

@@ -237,7 +237,23 @@ def test_secret_that_is_created_or_rotated_while_a_log_is_followed_is_masked(ser
     assert "********" in node.daemon.secrets.masker().text(new)
 
 
-@pytest.mark.parametrize("tail", ["1000000", "10001", "-1"])
+@pytest.mark.parametrize("words", [("rollback", "--to"), ("backup", "restore"), ("history", "--limit"),
+                                   ("service-logs", "db", "--no-follow", "--tail")])
+@pytest.mark.parametrize("number", ["0", "-1", "2147483648", "9" * 25, "9" * 5000, "x", "1.5", "\u0661"])
+def test_numbers_outside_of_their_range_are_usage_errors(node, words, number):
+    """Check that a rollback to deployment 0 is not a rollback to the previous one."""
+    node.nova("deploy")
+    before = node.daemon.journal.deployments()
+    assert f"{number[:50]}" in node.nova(*words, number, code=2).err
+    assert node.daemon.journal.deployments() == before
+
+
+@pytest.mark.parametrize("verb", ["deploy", "plan"])
+def test_component_with_two_versions_is_a_usage_error(node, verb):
+    assert "db is named twice" in node.nova(verb, "db=1", "api", "db=2", code=2).err
+
+
+@pytest.mark.parametrize("tail", ["1000000", "10001"])
 def test_log_tail_outside_of_its_range_is_refused_and_named(node, tail):
     node.nova("deploy")
     refused = node.nova("service-logs", "db", "--tail", tail, code=2).err

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
+import os
 import pathlib
 import subprocess
+import tempfile
 import threading
 import uuid
 import xml.etree.ElementTree as ET
@@ -53,18 +56,34 @@ def configured(state: pathlib.Path) -> None:
     """Set the state_path in which guests are searched."""
 
 
-def formatted(path: pathlib.Path, passphrase: str = PASSPHRASE, size: str = "32M") -> pathlib.Path:
+def formatted(path: pathlib.Path, passphrase: str = PASSPHRASE, size: int = 32 << 20) -> pathlib.Path:
     """Format the volume as the volume service does: as LUKS or, for the suffix .qcow2, as qcow2 with LUKS."""
-    kind, options = ("qcow2", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=200") if (
-        path.suffix == _QCOW2) else ("luks", "key-secret=s,iter-time=200")
+    if path.suffix == _QCOW2:
+        _create(path, passphrase, size, "qcow2", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=200")
+        return path
+    header = _header(passphrase)
+    path.write_bytes(header)
+    os.truncate(path, len(header) + size)
+    return path
+
+
+@functools.cache
+def _header(passphrase: str) -> bytes:
+    """Return the LUKS header of a volume of any size. qemu-img takes 2.4 CPU seconds to write one."""
+    with tempfile.TemporaryDirectory() as directory:
+        path, size = pathlib.Path(directory, "volume"), 1 << 20
+        _create(path, passphrase, size, "luks", "key-secret=s,iter-time=200")
+        return path.read_bytes()[:-size]
+
+
+def _create(path: pathlib.Path, passphrase: str, size: int, kind: str, options: str) -> None:
     for _ in range(_TRIES):
         done = subprocess.run(["qemu-img", "create", "-q", "-f", kind, "--object", f"secret,id=s,data={passphrase}",
-                               "-o", options, str(path), size],
+                               "-o", options, str(path), str(size)],
                               capture_output=True, text=True, timeout=60)
         if "accurate CPU usage" not in done.stderr:
             break
     assert done.returncode == 0, done.stderr
-    return path
 
 
 def decrypted(path: pathlib.Path, passphrase: str = PASSPHRASE) -> bytes:

@@ -83,11 +83,11 @@ def test_paused_guest_sees_a_volume_extended_by_the_service(driver: LibvirtDrive
     False, id="detached header", marks=pytest.mark.slow)])
 def test_encrypted_volume_is_extended_with_its_header_size(driver: LibvirtDriver, guest_image: pathlib.Path,
                                                            state: pathlib.Path, inside: bool) -> None:
-    path = formatted(state / "volume", size=str(_GIB))
+    path = formatted(state / "volume", size=_GIB)
     header = path.stat().st_size - _GIB
     if inside:
         path.unlink()
-        formatted(path, size=str(_GIB - header))
+        formatted(path, size=_GIB - header)
         assert path.stat().st_size == _GIB
     volume = device(path, PASSPHRASE)
     volume.encryption = VolumeEncryption(key_id="x", encrypted_passphrase="")
@@ -105,7 +105,7 @@ def test_encrypted_volume_is_extended_with_its_header_size(driver: LibvirtDriver
 @pytest.mark.slow
 def test_encrypted_volume_of_an_unexpected_size_is_not_extended(driver: LibvirtDriver, guest_image: pathlib.Path,
                                                                 state: pathlib.Path) -> None:
-    path = formatted(state / "volume", size="512M")
+    path = formatted(state / "volume", size=512 << 20)
     volume, before = device(path, PASSPHRASE), path.stat().st_size
     volume.encryption = VolumeEncryption(key_id="x", encrypted_passphrase="")
     instance = server(block_devices=[volume])

@@ -28,6 +28,7 @@ from nova.novad.runtime.service import PodmanService
 from tests.integration.novad import novad_node
 from tests.integration.novad.novad_node import Node, Registry, wait_for
 from tests.integration.novad.test_novad import registry, versions  # noqa: F401 (a fixture)
+from tests.unit.novad.runtimes import Killed
 from tests.unit.novad.test_deploy import Node as FakeNode
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(novad_node.missing()), reason=novad_node.missing())]
@@ -288,6 +289,35 @@ def test_component_that_fills_the_disk_is_rolled_back(tmp_path: pathlib.Path, re
         assert (node.versions(), rows.read_bytes() == content) == ({"db": "1", "conductor": "1", "api": "1"}, True)
         assert node.deployer.journal.unfinished() == []
         assert node.deploy(db="2").state == "done"
+        node.deployer.journal.close()
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+
+
+def test_novad_starts_and_rolls_back_while_the_disk_is_full(tmp_path: pathlib.Path,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """A component fills the disk while novad is stopped in the middle of a deployment."""
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "none", small], check=True)
+    try:
+        monkeypatch.setattr(data_module, "_MARGIN", 0)
+        node = FakeNode(small)
+        node.deploy()
+
+        def kill(verb: str, name: str) -> None:
+            if (verb, name) == ("start", "suite-db"):
+                raise Killed
+        node.runtime.before = kill
+        with pytest.raises(Killed):
+            node.deploy(db="2")
+        node.deployer.journal.close()
+        with contextlib.suppress(OSError), open(small / "volumes/db/rows/junk", "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        node.start()
+        assert [deployment.state for deployment in node.recover()] == ["running"]
+        assert (node.versions()["db"], node.deployer.journal.unfinished()) == ("1", [])
         node.deployer.journal.close()
     finally:
         subprocess.run(["umount", "-l", small], check=True)

@@ -16,7 +16,6 @@ from nova.conf import CONF
 from nova.db import tables
 from nova.db.accounts import quotas
 from nova.db.servers import servers
-from nova.db.sql.engine import Database
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
@@ -26,6 +25,7 @@ from nova.objects.networks.network import FilterRule, GroupFilter, Peers, RuleSe
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.volume import VolumeRemoval
 from tests.statement_counter import StatementCounter
+from tests.unit.databases import open_database
 
 
 class Sent:
@@ -95,7 +95,7 @@ class Books(Core):
 
     def __init__(self, url: str) -> None:
         self.sent = Sent()
-        db = Database(url)
+        db = open_database(url)
         super().__init__(name="conductor@test", db=db, transport=_broker(), scheduler=self.sent,  # type: ignore[arg-type]
                          compute=None, fleet=FleetAnnouncer(self.sent, "conductor@test"),  # type: ignore[arg-type]
                          usage=None)  # type: ignore[arg-type]

@@ -34,7 +34,6 @@ from nova.db.maintenance import migrate
 from nova.db.networks import networks
 from nova.db.servers import actions, evictions, servers
 from nova.db.sql import clock
-from nova.db.sql.engine import Database
 from nova.db.volumes import volumes
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import new_uuid
@@ -48,7 +47,7 @@ from nova.objects.servers.server_request import ServerCreate
 from nova.objects.volumes.volume import Volume
 from nova.operations import REGISTRY
 from nova.operations.framework.base import event_key, failure_of, journal
-from tests.unit.databases import new_database, open_events, unfinished
+from tests.unit.databases import new_database, open_database, open_events, unfinished
 from tests.unit.engine.world import Bind, Guests, Outside, Quiet, Scheduler, StepContext, World, awaiting_plugs
 
 HOSTS = ("a", "b", "c")
@@ -78,7 +77,7 @@ class Machine(RuleBasedStateMachine):
         else:
             url = new_database(self.directory.name)
         self.chance = random.Random(0)
-        self.world = World(name="conductor@test", db=Database(url), transport=None, scheduler=None, compute=None,
+        self.world = World(name="conductor@test", db=open_database(url), transport=None, scheduler=None, compute=None,
                            fleet=Quiet(), usage=Quiet())
         self.world.orders = []
         self.world.scheduler = Scheduler(self.world, self.chance)

@@ -106,7 +106,7 @@ class FakeRuntime:
         self._reach()
         wanted = self.made.get(name)
         return None if wanted is None else Container(
-            name, wanted.image, name in self.running, 1, self.running.get(name, 0.0), wanted.labels)
+            name, name in self.running, 1, self.running.get(name, 0.0), wanted.labels)
 
     def containers(self, platform: str) -> list[Container]:
         return [found for name in self.made if (found := self.find(name))]

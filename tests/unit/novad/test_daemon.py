@@ -1,15 +1,17 @@
 """Automatic recovery by the daemon, and the requests that it refuses."""
 
+import shutil
 import threading
 import time
 
+import msgspec
 import pytest
 
 from nova.common.errors import Invalid, NotKnown, Refused
 from nova.novad import daemon as module
 from nova.novad.daemon import Daemon
 from nova.novad.deployment import deploy, history
-from nova.novad.deployment.journal import CleanupTask
+from nova.novad.deployment.journal import DONE, Change, CleanupTask
 from nova.novad.errors import Busy, Failed
 from nova.novad.options import Options
 from tests.functional.client import wait_for
@@ -197,6 +199,19 @@ def test_remove_retains_data_and_secrets_by_default(daemon, runtime, tmp_path):
     assert daemon.journal.backups("db")
 
 
+def test_backup_that_waited_records_the_component_deployed_meanwhile(daemon):
+    before = daemon.journal.components()["db"]
+    meanwhile = Change(name="db", before=before, after=msgspec.structs.replace(before, digest="sha256:new"))
+    with daemon.deployer.alone(deploy.HEALTH_CHECK):
+        backup = threading.Thread(target=daemon.back_up, args=("db", QUIET))
+        backup.start()
+        wait_for(lambda: daemon.deployer.awaited, 10, "the backup waits")
+        daemon.journal.finish(daemon.journal.begin(history.DEPLOY, deploy.APPLY, []).id, DONE, [meanwhile])
+    backup.join()
+    assert daemon.journal.backups("db")
+    assert daemon.journal.components()["db"] == meanwhile.after
+
+
 def test_rollback_to_pruned_data_is_refused(daemon):
     for version in ("2", "3"):
         daemon.deploy({"db": version}, QUIET)
@@ -317,6 +332,49 @@ def test_failed_cleanup_does_not_stop_component_checks(daemon, runtime, monkeypa
     monkeypatch.undo()
     daemon.check_components()
     assert daemon.journal.cleanup_tasks() == []
+
+
+def test_component_with_a_broken_disk_does_not_stop_the_checks_of_others(daemon, runtime, tmp_path):
+    """The volume was moved to a disk that is not mounted."""
+    for name in ("suite-db", "suite-api"):
+        runtime.remove(name)
+    shutil.rmtree(tmp_path / "volumes/db/rows")
+    (tmp_path / "volumes/db/rows").symlink_to(tmp_path / "not mounted")
+    daemon.check_components()
+    assert (state(daemon, "db"), state(daemon, "api")) == (module.MISSING, module.RUNNING)
+
+
+def test_components_beside_a_stuck_rollback_are_restarted(daemon, runtime):
+    runtime.registry["registry/db:sick"] = "sick"
+    image = daemon.journal.components()["db"].image
+
+    def lose(verb, name):
+        if (verb, name) == ("create", "suite-db"):
+            runtime.images.pop(image, None)
+            runtime.registry.pop("registry/db:1", None)
+    runtime.before = lose
+    with pytest.raises(Failed, match="The rollback is not finished"):
+        daemon.deploy({"db": "sick"}, QUIET)
+    runtime.before = lambda _verb, _name: None
+    runtime.remove("suite-api")
+    daemon.check_components()
+    assert (state(daemon, "db"), state(daemon, "api")) == (module.MISSING, module.RUNNING)
+    assert daemon.journal.unfinished()
+
+
+@pytest.mark.parametrize(("part", "named"), [("data", "data of db"), ("secrets", "secrets of suite")])
+def test_removal_that_fails_never_removes_what_a_later_deployment_uses(daemon, monkeypatch, tmp_path, part, named):
+    def refuse(*_arguments):
+        raise PermissionError(1, "Operation not permitted", "/the disk")
+    with monkeypatch.context() as patch:
+        patch.setattr(getattr(daemon, part), "remove", refuse)
+        daemon.remove(part == "data", part == "secrets", QUIET)
+        with pytest.raises(Refused, match=f"removal .*{named}.*Operation not permitted"):
+            daemon.deploy({}, QUIET)
+    daemon.deploy({}, QUIET)
+    before = content(tmp_path / "volumes"), daemon.secrets.values(["db"])
+    daemon.check_components()
+    assert (content(tmp_path / "volumes"), daemon.secrets.values(["db"])) == before
 
 
 def test_secret_files_readable_by_other_accounts_are_reported(tmp_path, runtime, caplog):

@@ -65,11 +65,11 @@ class Node:
         return self.run(history.DEPLOY, self.deployer.plan(versions))
 
     def rollback(self, *names: str, to: int | None = None):
-        return self.run(history.ROLLBACK, self.deployer.ordered(
-            history.changes_back(self.deployer.journal, names, to)))
+        return self.run(history.ROLLBACK, history.changes_back(self.deployer.journal, names, to))
 
     def run(self, kind, changes):
-        return self.deployer.run(kind, changes, lambda name, what: self.told.append((name, what)))
+        with self.deployer.changing(kind):
+            return self.deployer.run(kind, changes, lambda name, what: self.told.append((name, what)), Terms())
 
     def recover(self):
         return self.deployer.recover(lambda _name, _what: None)
@@ -78,7 +78,7 @@ class Node:
         """Return the running versions from the runtime; the journal must agree."""
         running = {name.removeprefix("suite-"): self.runtime.images[self.runtime.made[name].image][0].rpartition(":")[2]
                    for name in sorted(self.runtime.running)}
-        known = {name: one.component.tag for name, one in self.deployer.journal.components().items() if one.wanted}
+        known = {name: one.component.tag for name, one in self.deployer.journal.components().items()}
         assert running == known
         return running
 
@@ -357,9 +357,8 @@ def test_rollback_restores_data_written_to_another_component(deployed):
     assert (deployed.versions()["conductor"], deployed.rows()) == ("1", [*first, "1"])
 
 
-def test_rollback_without_previous_version_is_refused(deployed):
-    with pytest.raises(Refused, match="Nothing to roll back to"):
-        deployed.rollback("db")
+def test_component_without_previous_version_has_no_rollback(deployed):
+    assert history.changes_back(deployed.deployer.journal, ["db"], None) == []
     with pytest.raises(NotKnown):
         deployed.rollback("dbb")
 
@@ -380,31 +379,6 @@ def test_disk_full_during_backup_rolls_back_the_deployment(deployed, monkeypatch
     with pytest.raises(Failed, match=r"no space left\. The previous state was restored"):
         deployed.deploy(db="2")
     assert deployed.versions()["db"] == "1"
-
-
-def test_partial_backup_is_deleted_and_backups_of_a_lost_journal_are_retained(deployed, monkeypatch):
-    deployed.deploy(db="2")
-    deployed.deployer.journal.path.unlink()
-    before = content(deployed.directory / "backups")
-    assert before
-    node = deployed
-    node.start()
-    whole = node.deployer.data.back_up
-
-    def half(name, volumes, deployment):
-        if name == "api":
-            return whole(name, volumes, deployment)
-        whole(name, volumes, deployment)
-        raise ReportedError("no space left")
-
-    for _number in range(3):
-        monkeypatch.setattr(node.deployer.data, "back_up", half)
-        with pytest.raises(Failed, match="no space left"):
-            node.deploy(db="2")
-        assert content(node.directory / "backups") == before
-    monkeypatch.undo()
-    node.deploy(db="2")
-    assert before.items() < content(node.directory / "backups").items()
 
 
 def test_files_and_networks_of_a_removed_component_are_deleted_with_retries(node):

@@ -26,6 +26,7 @@ COSTLY = {
         f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in LEVELS), "20000 values"),
     "merges in a row": ("a0: &a0 {" + ", ".join(f"k{n}: v" for n in range(100)) + "}\n" + "".join(
         f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 30)), "20000 values"),
+    "aliases of a long text": (f"a: &a {'x' * 100000}\n" + "".join(f"b{n}: *a\n" for n in range(1000)), "20000 values"),
     "an alias as a key": ("a: &a x\n" + "".join(f"? [*a, {n}]\n: y\n" for n in range(10000)), "20000 values"),
     "an alias of what contains it": ("a: &a {b: [*a]}", "a collection that contains it"),
     "a long list": (f"a: [{'x,' * 100_000}]", "20000 values"),
@@ -40,6 +41,26 @@ TAGS = ["!!python/object/apply:os.system [ls]", "!!python/name:os.system x", "!!
         "!!omap [a]", "!!pairs [1]", "!own x", "! x", "!<tag:example.org,2026:x> x"]
 WRONG = ["2001-99-99", "2001-01-01T99:99:99", "0b_", "0x_", "=", "<<", "{<<: 3}", "{[a]: b}", "{{a: b}: c}", "*none",
          "[", "'", "\t- a", "%x", "@", "`", "&a"]
+
+
+@pytest.mark.parametrize("text", [
+    "a: 1\nb: 2\na: 3", "x: {a: 1, 'a': 1}", "x: [{y: 1, ? y : 2}]", "a: &a {k: 1, k: 2}\nb: {<<: *a}", "1: a\n1: b"])
+def test_key_that_is_defined_twice_is_refused(text):
+    """The first of two components with the same name would be removed silently."""
+    with pytest.raises(Invalid, match=r"line \d+, column \d+: the key '.' is defined twice"):
+        documents.parse(text, "yaml", "x")
+
+
+def test_merged_keys_may_be_defined_again():
+    text = """
+x: {y: {z: &deep {<<: &other {k: 1, l: 1}, k: 2}}}
+c: {<<: *deep, k: 4}
+d: {<<: [*deep, *other]}
+e: {<<: *other, <<: *deep, m: 3}
+"""
+    assert documents.parse(text, "yaml", "x") == {
+        "x": {"y": {"z": {"k": 2, "l": 1}}}, "c": {"k": 4, "l": 1}, "d": {"k": 2, "l": 1},
+        "e": {"k": 2, "l": 1, "m": 3}}
 
 
 @pytest.mark.parametrize("name", COSTLY)

@@ -25,9 +25,9 @@ def check(tmp_path):
 
 
 @contextlib.contextmanager
-def server(answer):
+def server(answer, address="127.0.0.1"):
     """Serve a connection with ``answer(connection)`` and yield the port."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as listening:
         def serve():
             with contextlib.suppress(OSError):
                 connection = listening.accept()[0]
@@ -53,6 +53,14 @@ def drip(connection):
 def test_invalid_http_response_is_unhealthy_within_the_timeout(check, answer, said):
     with server(answer) as port, pytest.raises(Unhealthy, match=said):
         check(Health(http=f"http://127.0.0.1:{port}/", timeout=0.3))
+
+
+@pytest.mark.parametrize("health", [{"tcp": "[::1]:{}"}, {"tcp": "::1:{}"}, {"http": "http://[::1]:{}"},
+                                    {"http": "http://user:word@[::1]:{}?a#b"}], ids=str)
+def test_addresses_of_ipv6_are_checked(check, health):
+    with server(lambda one: one.sendall(b"HTTP/1.1 200 So\r\n\r\n"), "::1") as port:
+        [(kind, text)] = health.items()
+        check(Health(**{kind: text.format(port)}))
 
 
 @pytest.mark.parametrize("status", [200, 302, 404])

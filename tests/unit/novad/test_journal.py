@@ -65,6 +65,12 @@ def test_damaged_journal_raises_journal_fault(tmp_path, content):
         Journal(tmp_path / "j")
 
 
+def test_journal_that_cannot_be_opened_is_not_reported_as_damaged(tmp_path):
+    (tmp_path / "j").mkdir()
+    with pytest.raises(JournalFault, match=r"cannot be opened: unable to open database file$"):
+        Journal(tmp_path / "j")
+
+
 def test_undecodable_rows_raise_journal_fault(tmp_path):
     journal = Journal(tmp_path / "j")
     journal.finish(journal.begin("deploy", "fetch", []).id, DONE, [Change(name="db", after=ONE)])
@@ -100,13 +106,14 @@ def test_use_of_a_closed_journal_raises_journal_fault(tmp_path):
 
 def test_concurrent_first_reads_do_not_crash(tmp_path):
     """msgspec crashes if two threads decode a type for the first time."""
-    journal = Journal(tmp_path / "j")
+    journal = Journal(tmp_path / "journal.sqlite")
     begun = journal.begin("deploy", "fetch", [Change(name="db", after=ONE)])
     journal.finish(begun.id, DONE, [Change(name="db", after=ONE)])
     code = f"""
-import pathlib, sys, threading
-from nova.novad.deployment.journal import Journal
-journal = Journal(pathlib.Path({str(tmp_path / "j")!r}))
+import sys, threading
+from nova.novad.daemon import Daemon
+from nova.novad.options import Options
+journal = Daemon(Options(data_dir={str(tmp_path)!r}), None, None).journal
 sys.setswitchinterval(1e-6)
 barrier = threading.Barrier(8)
 def read(one):

@@ -1,5 +1,6 @@
 """Tests of the configuration of novad."""
 
+import os
 import re
 import tomllib
 
@@ -55,6 +56,13 @@ def test_listening_beyond_loopback_requires_tls(tmp_path, listen):
     with pytest.raises(Invalid, match=r"listen: .* is not on loopback"):
         load(written(tmp_path, f'listen = "tcp://{listen}"'))
     assert load(written(tmp_path, f'listen = "tcp://{listen}"\ntls_cert = "a"\ntls_key = "b"')).tls_key == "b"
+
+
+def test_configuration_that_can_be_read_only_once_is_refused(tmp_path):
+    """Check that novad does not start with default options because its launcher has read all of a pipe."""
+    os.mkfifo(tmp_path / "novad.toml")
+    with pytest.raises(Invalid, match=r"The configuration .*novad.toml cannot be read: not a regular file"):
+        load(tmp_path / "novad.toml")
 
 
 @pytest.mark.parametrize(("listen", "address"), [

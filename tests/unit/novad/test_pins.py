@@ -3,7 +3,8 @@
 import pytest
 
 from nova.common.errors import Invalid, Refused
-from nova.novad.deployment.history import tag_moves
+from nova.novad.deployment.history import former_digest
+from nova.novad.deployment.journal import Journal
 from nova.novad.platform import Component
 from tests.unit.novad.runtimes import digest
 from tests.unit.novad.test_deploy import Node
@@ -123,5 +124,7 @@ def test_malformed_digest_is_refused(version):
 @pytest.mark.parametrize(("image", "version", "moves"), [
     ("127.0.0.1:5050/nova/api", "", False), ("localhost:5050/nova/api", "", False), ("[::1]:5050/nova/api", "", False),
     ("registry.example.org/api", "", True), ("registry.example.org/api", "1", False), ("busybox", "", True)])
-def test_only_channel_tags_of_remote_registries_may_move(image, version, moves):
-    assert tag_moves(Component(image=image, version=version)) == moves
+def test_only_channel_tags_of_remote_registries_may_move(tmp_path, image, version, moves):
+    journal, component = Journal(tmp_path / "journal.sqlite"), Component(image=image, version=version)
+    journal.set_fact(f"digest {image}:{component.tag}", "first")
+    assert former_digest(journal, component, "second") == ("" if moves else "first")

@@ -13,11 +13,11 @@ import pytest
 
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.platform import Component
-from nova.novad.runtime import images, podman
+from nova.novad.runtime import podman
 from nova.novad.runtime.podman import Podman, Wanted
 
 DIGEST = "sha256:" + "1" * 64
-MACHINE = images._MACHINES.get(platform.machine(), platform.machine())
+MACHINE = podman._MACHINES.get(platform.machine(), platform.machine())
 IMAGE = {"layers": [{"size": 1000}, {"size": 2000}], "config": {"size": 9}}
 INDEX = {"manifests": [
     {"digest": "sha256:" + "2" * 64, "platform": {"os": "linux", "architecture": "s390x"}},
@@ -67,14 +67,14 @@ def manifest(name, content=IMAGE):
 def test_image_size_is_the_sum_of_layers_for_this_architecture(site, token, index):
     site.token = token
     site.answers = {**manifest("1", INDEX), **manifest(DIGEST)} if index else manifest("1")
-    assert images.size(f"{site.host}/a/b:1") == 3000
+    assert podman.image_size(f"{site.host}/a/b:1") == 3000
     assert [path.partition("?")[2] for path in site.asked if path.startswith("/token")] == (
         ["service=s&scope=repository%3Aa%2Fb%3Apull"] if token else [])
 
 
 def test_image_size_is_read_by_tag_digest_or_default_tag(site):
     site.answers = {**manifest("latest"), **manifest(DIGEST)}
-    assert [images.size(f"{site.host}/a/b{end}") for end in ("", f"@{DIGEST}", f":1@{DIGEST}")] == [3000] * 3
+    assert [podman.image_size(f"{site.host}/a/b{end}") for end in ("", f"@{DIGEST}", f":1@{DIGEST}")] == [3000] * 3
 
 
 @pytest.mark.parametrize("content", [
@@ -84,19 +84,19 @@ def test_image_size_is_read_by_tag_digest_or_default_tag(site):
     b'"' + b"x" * (5 << 20) + b'"', b"\xff"], ids=lambda content: str(content)[:40])
 def test_invalid_registry_response_leaves_the_size_unknown(site, content):
     site.answers = manifest("1", content)
-    assert images.size(f"{site.host}/a/b:1") is None
+    assert podman.image_size(f"{site.host}/a/b:1") is None
 
 
 def test_unreachable_registry_or_foreign_token_realm_leaves_the_size_unknown(site):
-    assert images.size(f"{site.host}/a/b:1") is None
-    assert images.size("short-name:1") is None
-    assert images.size("127.0.0.1:9/a/b:1") is None
+    assert podman.image_size(f"{site.host}/a/b:1") is None
+    assert podman.image_size("short-name:1") is None
+    assert podman.image_size("127.0.0.1:9/a/b:1") is None
     site.token, site.answers = "one", manifest("1")
     for realm in ("file:///etc/passwd", "https://127.0.0.1:9/token", "", "x"):
         site.challenge = f'Bearer realm="{realm}"'
-        assert images.size(f"{site.host}/a/b:1") is None
+        assert podman.image_size(f"{site.host}/a/b:1") is None
     site.challenge = 'Basic realm="x"'
-    assert images.size(f"{site.host}/a/b:1") is None
+    assert podman.image_size(f"{site.host}/a/b:1") is None
 
 
 @pytest.mark.parametrize(("entry", "size"), [
@@ -109,11 +109,11 @@ def test_image_size_uses_the_registries_configured_for_podman(site, tmp_path, mo
     """Unconfigured registries are not contacted, in particular not the registry replaced by the configuration."""
     (tmp_path / "registries.conf").write_text("[[registry]]\n" + entry.replace("HOST", site.host))
     monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(tmp_path / "registries.conf"))
-    monkeypatch.setattr(images, "is_on_loopback", lambda _reference: True)  # The site has no TLS.
-    urls, ask = [], images._json
-    monkeypatch.setattr(images, "_json", lambda url, headers: urls.append(url) or ask(url, headers))
+    monkeypatch.setattr(podman, "is_on_loopback", lambda _reference: True)  # The site has no TLS.
+    urls, ask = [], podman._json
+    monkeypatch.setattr(podman, "_json", lambda url, headers: urls.append(url) or ask(url, headers))
     site.answers = manifest("1")
-    assert images.size("docker.io/a/b:1") == size
+    assert podman.image_size("docker.io/a/b:1") == size
     assert not [url for url in urls if "docker.io" in url]
 
 

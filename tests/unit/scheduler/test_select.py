@@ -21,44 +21,44 @@ from tests.unit.scheduler import reference
 from tests.unit.scheduler.builders import choose, filters, fleet, node, request, spec, weighers
 
 amounts = st.integers(0, 6)
-
-
-@st.composite
-def inventories(draw: st.DrawFn) -> dict[str, Inventory]:
-    found = {}
-    for name in ("VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_X"):
-        if name == "CUSTOM_X" and not draw(st.booleans()):
-            continue
-        found[name] = Inventory(
-            total=draw(st.integers(0, 12)), reserved=draw(st.integers(0, 2)),
-            ratio=draw(st.sampled_from([1.0, 1.0, 1.5, 4.0, 0.7])), used=draw(amounts),
-            step_size=draw(st.sampled_from([1, 1, 1, 2])), max_unit=draw(st.sampled_from([1000, 1000, 2])))
-    return found
+# Strategies are made once: making and checking them takes longer than drawing from them.
+_units = {"reserved": st.integers(0, 2), "ratio": st.sampled_from([1.0, 1.0, 1.5, 4.0, 0.7]), "used": amounts,
+          "step_size": st.sampled_from([1, 1, 1, 2]), "max_unit": st.sampled_from([1000, 1000, 2])}
+inventory = st.builds(Inventory, total=st.integers(0, 12), **_units)
+inventories = st.fixed_dictionaries(
+    dict.fromkeys(("VCPU", "MEMORY_MB", "DISK_GB"), inventory), optional={"CUSTOM_X": inventory})
+metadata = st.sampled_from([
+    [], [], [], [{"ram_weight_multiplier": "-1"}], [{"cpu_weight_multiplier": "0.3"}],
+    [{"build_failure_weight_multiplier": "0.5"}, {"io_ops_weight_multiplier": "2"}]])
+tenths, small, sizes = st.integers(0, 9), st.integers(0, 2), st.integers(1, 12)
+versions, hosts_before = st.integers(1, 3), [st.integers(0, index) for index in range(12)]
 
 
 @st.composite
 def fleets(draw: st.DrawFn) -> list[HostState]:
-    metadata = st.sampled_from([
-        [], [], [], [{"ram_weight_multiplier": "-1"}], [{"cpu_weight_multiplier": "0.3"}],
-        [{"build_failure_weight_multiplier": "0.5"}, {"io_ops_weight_multiplier": "2"}]])
     return [
         HostState(
-            node_uuid=f"n{index}", node=f"n{index}", host=f"h{draw(st.integers(0, index))}",
-            up=draw(st.integers(0, 9)) > 0, disabled=draw(st.integers(0, 9)) == 9, inventories=draw(inventories()),
+            node_uuid=f"n{index}", node=f"n{index}", host=f"h{draw(hosts_before[index])}",
+            up=draw(tenths) > 0, disabled=draw(tenths) == 9, inventories=draw(inventories),
             aggregates=draw(metadata),
-            num_instances=draw(amounts), num_io_ops=draw(amounts), failed_builds=draw(st.integers(0, 2)),
-            hypervisor_version=draw(st.integers(1, 3)), generation=1)
-        for index in range(draw(st.integers(1, 12)))]
+            num_instances=draw(amounts), num_io_ops=draw(amounts), failed_builds=draw(small),
+            hypervisor_version=draw(versions), generation=1)
+        for index in range(draw(sizes))]
+
+
+policies = st.sampled_from([None, None, "affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"])
+hosts_of_group = st.dictionaries(st.sampled_from(["h0", "h1", "h2"]), st.integers(1, 2))
+most_per_host, custom = st.integers(1, 2), st.sampled_from([0, 0, 0, 1])
 
 
 @st.composite
 def specs(draw: st.DrawFn):
-    policy = draw(st.sampled_from([None, None, "affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]))
-    group = policy and GroupSpec(uuid="g", policy=policy, max_server_per_host=draw(st.integers(1, 2)),
-                                 hosts=draw(st.dictionaries(st.sampled_from(["h0", "h1", "h2"]), st.integers(1, 2))))
-    resources = {name: draw(st.integers(0, 2)) for name in ("VCPU", "MEMORY_MB", "DISK_GB")}
-    resources["CUSTOM_X"] = draw(st.sampled_from([0, 0, 0, 1]))
-    return spec(draw(st.integers(1, 12)), resources={name: amount for name, amount in resources.items() if amount},
+    policy = draw(policies)
+    group = policy and GroupSpec(uuid="g", policy=policy, max_server_per_host=draw(most_per_host),
+                                 hosts=draw(hosts_of_group))
+    resources = {name: draw(small) for name in ("VCPU", "MEMORY_MB", "DISK_GB")}
+    resources["CUSTOM_X"] = draw(custom)
+    return spec(draw(sizes), resources={name: amount for name, amount in resources.items() if amount},
                 group=group or None)
 
 

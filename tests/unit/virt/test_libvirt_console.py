@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nova import conf, exception
 from nova.conf import CONF
-from nova.virt import serial_ports
+from nova.virt import console_logs
 from nova.virt.libvirt.files import disks
 
 UUID = "5b4f9b8a-2f0c-4f39-9f2e-0a1b2c3d4e5f"
@@ -38,10 +38,10 @@ def test_console_log_files_are_joined_oldest_first(place: pathlib.Path) -> None:
 
 
 def test_long_console_log_is_truncated_to_its_end(place: pathlib.Path) -> None:
-    (place / "console.log.0").write_bytes(b"x" * serial_ports.MAX_BYTES)
+    (place / "console.log.0").write_bytes(b"x" * console_logs.MAX_BYTES)
     (place / "console.log").write_bytes(b"y" * 10)
     text = disks.console_output(UUID)
-    assert len(text) == serial_ports.MAX_BYTES
+    assert len(text) == console_logs.MAX_BYTES
     assert text.endswith(b"x" + b"y" * 10)
 
 
@@ -65,4 +65,4 @@ def test_last_lines_returns_the_requested_number_of_lines(lines: list[bytes], co
     expected = b"\n".join(lines[max(0, len(lines) - count):]) if count else b""
     if ended and lines and count:
         expected += b"\n"
-    assert serial_ports.last_lines(text, count) == expected
+    assert console_logs.last_lines(text, count) == expected

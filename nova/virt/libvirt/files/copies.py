@@ -11,7 +11,6 @@ import hashlib
 import logging
 import os
 import re
-import shutil
 import stat
 import struct
 import subprocess
@@ -279,29 +278,3 @@ def _check_size(file: DiskFile, size: int, most: int) -> None:
     if not 0 <= size <= most:
         raise exception.MigrationError(
             reason=f"{file.name} of {size} bytes is larger than the server may have ({most} bytes)")
-
-
-_ROOT = "/var/lib/libvirt/swtpm"
-_FOLDERS = {"1.2": "tpm1.2", "2.0": "tpm2"}
-
-
-def keep_tpm(uuid: str, place: str) -> None:
-    """Copy the state of a stopped guest's TPM to its files in ``place``."""
-    for version, name in disks.TPM_STATES.items():
-        path = os.path.join(_ROOT, uuid, _FOLDERS[version], name)
-        if os.path.exists(path):
-            keep(path, place, name)
-
-
-def restore_tpm(uuid: str, version: str | None) -> None:
-    """Move the state of a TPM of this version from the guest's directory to libvirt; remove other states."""
-    for saved, name in disks.TPM_STATES.items():
-        path = os.path.join(directories.directory(uuid), name)
-        if saved == version and os.path.exists(path):
-            place = os.path.join(_ROOT, uuid, _FOLDERS[saved])
-            os.makedirs(place, exist_ok=True)
-            with open(path, "rb") as file:
-                files.replace(os.path.join(place, name), file.read(), sync=True)
-            for made in (place, os.path.join(place, name)):
-                shutil.chown(made, CONF.libvirt.swtpm_user, CONF.libvirt.swtpm_group)
-        files.remove(path)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nova import exception
 from nova.objects.servers.instance import Instance
-from nova.virt import serial_ports
+from nova.virt import console_logs
 from nova.virt.guest_files import directories
 from nova.virt.images import qemuimg
 
@@ -175,4 +175,4 @@ def console_output(uuid: str, lines: int | None = None) -> bytes:
     # virtlogd renames a full piece to .0, the previous one to .1 and so on.
     older = sorted((piece for piece in glob.glob(glob.escape(path) + ".*") if piece.rpartition(".")[2].isdigit()),
                    key=lambda piece: int(piece.rpartition(".")[2]))
-    return serial_ports.output([path, *older], uuid, lines)
+    return console_logs.output([path, *older], uuid, lines)

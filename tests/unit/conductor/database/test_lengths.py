@@ -53,6 +53,30 @@ def test_too_long_value_in_any_inserted_row_is_invalid_input(core: Books) -> Non
     assert not core.db.read(lambda connection: connection.execute(sa.select(table)).all())
 
 
+def test_lengths_of_an_insert_in_batches_are_checked_once(core: Books) -> None:
+    """SQLAlchemy sends the rows in batches, each of which is reported with the parameters of all rows."""
+    measured = []
+
+    class Text(str):
+        __slots__ = ()
+
+        def __len__(self) -> int:
+            measured.append(self)
+            return super().__len__()
+
+    def note(*arguments: Any) -> None:
+        batches.append(arguments[2])
+
+    batches: list[str] = []
+    rows = [{"project_id": Text(f"p{number}"), "user_id": "", "limits": {}} for number in range(2100)]
+    insert = sa.insert(tables.quotas).returning(tables.quotas.c.project_id)
+    sa.event.listen(core.db.engine, "before_cursor_execute", note)
+    core.db.write(lambda connection: connection.execute(insert, rows))
+    sa.event.remove(core.db.engine, "before_cursor_execute", note)
+    assert len(batches) > 2
+    assert len(measured) == len(rows)
+
+
 def test_database_error_contains_no_parameter_values(core: Books, caplog: pytest.LogCaptureFixture) -> None:
     """Values may be passwords, user data, tokens."""
     row = sa.insert(tables.instances).values(uuid="u", user_data="c2VjcmV0", admin_pass="s3cr3t")

@@ -17,12 +17,11 @@ from nova import conf, exception
 from nova.db import tables
 from nova.db.accounts import quotas
 from nova.db.hosts import allocations, compute_nodes, services
-from nova.db.sql.engine import Database
 from nova.objects.base import new_uuid
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
 from nova.objects.hosts.scheduling import Selection
 from tests.unit.conductor.books import account
-from tests.unit.databases import new_database
+from tests.unit.databases import new_database, open_database
 
 NODES = ("n1", "n2", "n3")
 PROJECTS = ("p1", "p2")
@@ -63,7 +62,7 @@ class Claims(RuleBasedStateMachine):
         super().__init__()
         conf.register()
         self.directory = tempfile.TemporaryDirectory()
-        self.db = Database(new_database(self.directory.name))
+        self.db = open_database(new_database(self.directory.name))
         self.uuids = {name: new_uuid() for name in NODES}
         self.gpus = {name: new_uuid() for name in NODES}
         self.inventories: dict[str, dict[str, Inventory]] = {}
