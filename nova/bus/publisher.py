@@ -14,7 +14,7 @@ from stevedore import named
 from nova import exception
 from nova.bus.driver import options
 from nova.bus.transport import transport_url
-from nova.objects.accounts.keypair import Notification
+from nova.objects.accounts.notification import Notification
 
 _GROUP = "oslo_messaging_notifications"
 # Number of repeated attempts to send a message. Unsent messages stay in the database and are sent later.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 from typing import Any
 
 from nova import context
-from nova.objects.servers.moves import StepOrder
+from nova.objects.servers.order import StepOrder
 from nova.operations.framework.base import Step
 from nova.operations.framework.guest_driver import GuestDriver
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from nova import context, exception
 from nova.compute.host import Machine, cached_image
-from nova.objects.images import image as caches
-from nova.objects.images.image import CacheResult, Image
+from nova.objects.images import image_cache as caches
+from nova.objects.images.image import Image
+from nova.objects.images.image_cache import CacheResult
 from nova.rpcapi.by_hosts import Guests
 
 LOG = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from nova.compute.host import Machine, StepHost, shutdown_timeout
 from nova.compute.job import ConductorClock, Job, NewestOrders, Superseded, order_key
 from nova.conf import CONF
 from nova.objects.servers.guest import GuestStatus
-from nova.objects.servers.moves import StepOrder, StepReport
+from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations import REGISTRY
 from nova.operations.framework.base import Operation, Step, failure_of, journal
 from nova.operations.framework.guest_driver import InProgress, repeated_step

@@ -28,7 +28,7 @@ from nova.objects.servers import states
 from nova.objects.servers.console import MKS, PROTOCOLS, SERIAL, SPICE, SPICE_DIRECT, VNC, ConsoleAddress
 from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import Instance
-from nova.objects.servers.moves import StepOrder
+from nova.objects.servers.order import StepOrder
 from nova.objects.volumes.volume import VolumeRemoval
 from nova.operations.framework.base import context_of, failure_of
 from nova.rpcapi import COMPUTE, by_hosts, compute, volumes

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from stevedore import driver as stevedore_driver
 
 from nova import bus, context
-from nova.conductor.feeds.deltas import FleetAnnouncer, Outbox
+from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.conductor.feeds.feed import FiltersFeed, NamesFeed, PeersFeed, UsageFeed
-from nova.conductor.feeds.host_notices import HostRates
+from nova.conductor.feeds.host_rates import HostRates
+from nova.conductor.feeds.outbox import Outbox
 from nova.conductor.secret_cipher import SecretCipher
 from nova.conf import CONF
 from nova.db.sql.engine import Database

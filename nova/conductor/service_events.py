@@ -23,7 +23,7 @@ from nova.db.hosts import services
 from nova.db.servers import servers
 from nova.objects.hosts.service import BARE_METAL
 from nova.objects.servers import states
-from nova.objects.servers.guest import COMPLETED, ExternalEvent
+from nova.objects.servers.external_event import COMPLETED, ExternalEvent
 from nova.objects.servers.instance import Instance
 from nova.operations.extend_volume import ExtendVolume
 from nova.operations.interfaces import LoseInterface

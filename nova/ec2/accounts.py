@@ -11,7 +11,7 @@ from nova.ec2.actions import Action, Call, Item, Listing
 from nova.ec2.errors import Ec2Error, unsupported
 from nova.ec2.parameters import TAGS, Encoded, Flag, Identifier, Many, Text, check_tags
 from nova.ec2.rest import OLD, path_of
-from nova.objects.accounts.keypair import INSTANCE
+from nova.objects.accounts.ec2_id import INSTANCE
 
 # Maximum number of objects whose tags a request changes.
 _MOST_TAGGED = 100

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from nova.context import RequestContext
 from nova.ec2.errors import Ec2Error
-from nova.objects.accounts.keypair import INSTANCE, MOST, Ec2Id
+from nova.objects.accounts.ec2_id import INSTANCE, MOST, Ec2Id
 from nova.rpcapi.accounts import Ec2Ids
 
 # Codes of errors by kind, for an object that does not exist.

@@ -11,7 +11,7 @@ from nova.ec2.errors import unsupported
 from nova.ec2.parameters import TAG_SPECIFICATION, Flag, Kind, Many, Struct, Text, tags_for
 from nova.ec2.render import timestamp
 from nova.ec2.rest import OLD, path_of
-from nova.objects.accounts.keypair import INSTANCE
+from nova.objects.accounts.ec2_id import INSTANCE
 from nova.objects.base import is_canonical
 
 # Prefix of the image properties that contain tags; the name of a property has few possible characters.

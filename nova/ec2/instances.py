@@ -12,7 +12,7 @@ from nova.ec2.actions import Action, Call, Item, Listing, identifier, selected
 from nova.ec2.errors import Ec2Error, bad_value, missing_parameter, unsupported
 from nova.ec2.parameters import TAG_SPECIFICATION, Encoded, Flag, Integer, Kind, Many, Struct, Text, tags_for
 from nova.ec2.rest import OLD, path_of
-from nova.objects.accounts.keypair import INSTANCE
+from nova.objects.accounts.ec2_id import INSTANCE
 from nova.objects.base import utcnow
 
 # Maximum number of instances that a request changes: each needs requests of its own to the REST API.

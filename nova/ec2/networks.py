@@ -12,7 +12,7 @@ from nova.ec2.actions import Action, Call, Item, Listing, identifier, selected
 from nova.ec2.errors import Ec2Error, bad_value, missing_parameter
 from nova.ec2.parameters import Address, Integer, Kind, Many, Struct, Text
 from nova.ec2.rest import OLD, path_of
-from nova.objects.accounts.keypair import INSTANCE
+from nova.objects.accounts.ec2_id import INSTANCE
 
 Group = Mapping[str, Any]
 

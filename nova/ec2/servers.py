@@ -10,7 +10,7 @@ from nova.ec2 import ids
 from nova.ec2.actions import TAG_SET, Call, Item, tag_set
 from nova.ec2.render import timestamp
 from nova.ec2.rest import OLD, path_of
-from nova.objects.accounts.keypair import INSTANCE
+from nova.objects.accounts.ec2_id import INSTANCE
 from nova.objects.base import utcnow
 
 Server = Mapping[str, Any]

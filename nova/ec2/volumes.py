@@ -11,7 +11,7 @@ from nova.ec2.errors import Ec2Error, missing_parameter, unsupported
 from nova.ec2.parameters import TAG_SPECIFICATION, Flag, Integer, Many, Text, tags_for
 from nova.ec2.render import timestamp
 from nova.ec2.rest import OLD, path_of
-from nova.objects.accounts.keypair import INSTANCE
+from nova.objects.accounts.ec2_id import INSTANCE
 
 # The type that means the default type of the volume service.
 _STANDARD = "standard"

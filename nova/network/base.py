@@ -15,7 +15,7 @@ from nova.objects.networks.network import (
     RuleSet,
     ServedDomain,
 )
-from nova.objects.servers.guest import ExternalEvent
+from nova.objects.servers.external_event import ExternalEvent
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.contexts import ServiceControl
 from nova.operations.framework.resource_contexts import OutsideInterfaces

@@ -6,12 +6,12 @@ from typing import Any
 
 from nova.notifications.versioned import fields
 from nova.objects.accounts.keypair import Keypair
+from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.hosts.node import PERCENT, ComputeNode, Metric
-from nova.objects.hosts.scheduling import ServerGroup
-from nova.objects.hosts.service import Aggregate
 from nova.objects.images.image import METADATA
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance
+from nova.objects.servers.server_group import ServerGroup
 from nova.objects.volumes.volume import VolumeCounters
 
 # Name of a versioned event with phases -> name of the unversioned event.

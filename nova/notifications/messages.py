@@ -13,12 +13,12 @@ from oslo_config import cfg
 from nova import context
 from nova.conf import CONF
 from nova.notifications import legacy, versioned
-from nova.objects.accounts.keypair import Notification
+from nova.objects.accounts.notification import Notification
 from nova.objects.accounts.usage import audit_period
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.hosts.scheduling import ServerGroup
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance
+from nova.objects.servers.server_group import ServerGroup
 
 ERROR = "error"
 

@@ -9,13 +9,14 @@ import msgspec
 
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.accounts.keypair import Keypair
+from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.hosts.node import ComputeNode, Metric
-from nova.objects.hosts.scheduling import ServerGroup
-from nova.objects.hosts.service import Aggregate, Service
+from nova.objects.hosts.service import Service
 from nova.objects.networks.network import VIF
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance
+from nova.objects.servers.server_group import ServerGroup
 from nova.objects.volumes.volume import VolumeCounters
 
 Payload = dict[str, Any]

@@ -23,7 +23,8 @@ from nova.objects.requirements.properties import tpm_secret_security
 from nova.objects.requirements.requested_resources import requested_resources
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure
-from nova.objects.servers.guest import FAILED, PASSWORD_KEYS
+from nova.objects.servers.external_event import FAILED
+from nova.objects.servers.guest import PASSWORD_KEYS
 from nova.objects.servers.instance import BlockDevice, Instance, Personality, root_volume
 from nova.objects.volumes.volume import VolumeContent
 from nova.operations.framework import on_host

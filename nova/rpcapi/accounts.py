@@ -3,8 +3,10 @@
 import datetime
 
 from nova.context import RequestContext
+from nova.objects.accounts.certificate import Certificate
+from nova.objects.accounts.ec2_id import Ec2Id
 from nova.objects.accounts.flavor import Flavor, FlavorQuery
-from nova.objects.accounts.keypair import Certificate, Ec2Id, Keypair
+from nova.objects.accounts.keypair import Keypair
 from nova.objects.accounts.usage import Quotas as QuotaSet
 from nova.objects.accounts.usage import ServerUsage
 from nova.rpcapi import CONDUCTOR, Interface

@@ -8,12 +8,12 @@ from nova.context import RequestContext
 from nova.objects.hosts.node import ComputeNode
 from nova.objects.hosts.scheduling import FleetPage
 from nova.objects.hosts.service import Load, Service
-from nova.objects.images.image import CacheResult
+from nova.objects.images.image_cache import CacheResult
 from nova.objects.networks.network import Peers, RuleSet, ServedDomain
 from nova.objects.servers.action import Failure
 from nova.objects.servers.guest import Eviction, ExpectedGuest, GuestStatus, Resumed, Whereabouts
 from nova.objects.servers.instance import Instance
-from nova.objects.servers.moves import StepOrder, StepReport
+from nova.objects.servers.order import StepOrder, StepReport
 from nova.objects.volumes.volume import VolumeCounters
 from nova.rpcapi import CONDUCTOR, HEARTBEATS, REPORTS, Interface
 

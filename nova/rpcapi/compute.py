@@ -7,7 +7,7 @@ from nova.objects.networks.network import GroupFilter, Peers, RuleSet, ServedDom
 from nova.objects.servers.console import ConsoleAddress
 from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import Instance
-from nova.objects.servers.moves import StepOrder
+from nova.objects.servers.order import StepOrder
 from nova.objects.volumes.volume import VolumeRemoval
 from nova.rpcapi import COMPUTE, Interface
 

@@ -1,9 +1,10 @@
 """RPC interfaces for services, hypervisors, aggregates and availability zones."""
 
 from nova.context import RequestContext
+from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.hosts.node import ComputeNode
 from nova.objects.hosts.overview import Overview
-from nova.objects.hosts.service import Aggregate, Service
+from nova.objects.hosts.service import Service
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import Instance
 from nova.rpcapi import CONDUCTOR, Interface

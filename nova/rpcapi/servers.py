@@ -5,13 +5,13 @@ from typing import Any
 
 from nova.bus import by_hosts, slow_call, with_token
 from nova.context import RequestContext
-from nova.objects.hosts.scheduling import ServerGroup
 from nova.objects.networks.network import VIF
 from nova.objects.servers.action import Accepted, Action
 from nova.objects.servers.console import Console, ConsoleSession
-from nova.objects.servers.guest import ExternalEvent
+from nova.objects.servers.external_event import ExternalEvent
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.migration import Migration, MigrationQuery
+from nova.objects.servers.server_group import ServerGroup
 from nova.objects.servers.server_request import ServerCreate, ServerCreated, ServerPage, ServerQuery
 from nova.rpcapi import CONDUCTOR, Interface
 

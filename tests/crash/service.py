@@ -109,7 +109,7 @@ class _Held:
 
 def _server_of(values: list[Any]) -> str | None:
     """Return the name of the server in the arguments of a message, or None if there is none."""
-    from nova.objects.servers.moves import StepOrder
+    from nova.objects.servers.order import StepOrder
     from nova.objects.servers.server_request import ServerCreate
 
     for value in values:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from nova.objects.hosts import overview as drains
+from nova.objects.hosts import drain as drains
 from tests.crash import invariants
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually

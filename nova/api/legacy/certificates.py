@@ -5,7 +5,7 @@ from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation.fields import Object, Out, View, single
 from nova.api.validation.types import ANY_QUERY, STRING, STRING_OR_NULL
-from nova.objects.accounts.keypair import Certificate
+from nova.objects.accounts.certificate import Certificate
 
 CERTIFICATE = View([Out("private_key", STRING_OR_NULL), Out("data", STRING)])
 

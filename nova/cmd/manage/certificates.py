@@ -11,7 +11,7 @@ from nova.cmd.manage import common
 from nova.conductor.core import Core
 from nova.conductor.resources import certificates as issuing
 from nova.db.accounts import certificates
-from nova.objects.accounts.keypair import Issued
+from nova.objects.accounts.certificate import Issued
 
 _PAGE = 500
 _CRL_DAYS = 7

@@ -16,8 +16,8 @@ from nova.conductor.core import Core
 from nova.db.hosts import drains, services
 from nova.db.sql import clock
 from nova.objects.base import new_uuid
-from nova.objects.hosts import overview as drain_states
-from nova.objects.hosts.overview import Drain, DrainedServer
+from nova.objects.hosts import drain as drain_states
+from nova.objects.hosts.drain import Drain, DrainedServer
 
 # Seconds between two reads of the progress.
 _POLL_INTERVAL = 1.0

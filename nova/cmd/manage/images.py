@@ -13,8 +13,8 @@ from nova.cmd.manage import common
 from nova.db.hosts import aggregates, precaches
 from nova.image.directory import DirectoryStore
 from nova.objects.base import new_uuid
-from nova.objects.hosts.service import Aggregate
-from nova.objects.images import image as caches
+from nova.objects.hosts.aggregate import Aggregate
+from nova.objects.images import image_cache as caches
 from nova.objects.images.image import Image
 
 

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 from nova.db.hosts.drains import Candidate
-from nova.objects.hosts import overview as drain_types
-from nova.objects.hosts.overview import Drain
+from nova.objects.hosts import drain as drain_types
+from nova.objects.hosts.drain import Drain
 from nova.objects.servers import states
 from nova.operations.evacuate import Evacuate
 from nova.operations.live_migrate import LiveMigrate

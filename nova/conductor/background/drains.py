@@ -19,8 +19,8 @@ from nova.db.hosts import drains, services
 from nova.db.hosts.drains import Candidate, Survey
 from nova.db.sql import clock
 from nova.objects.base import new_uuid
-from nova.objects.hosts import overview as drain_states
-from nova.objects.hosts.overview import Drain, DrainedServer
+from nova.objects.hosts import drain as drain_states
+from nova.objects.hosts.drain import Drain, DrainedServer
 from nova.objects.hosts.service import Service
 from nova.objects.servers import states
 from nova.objects.servers.action import Action

@@ -14,7 +14,7 @@ from nova.conductor.core import Core
 from nova.conf import CONF
 from nova.db.maintenance import outbox
 from nova.db.sql import clock
-from nova.objects.accounts.keypair import Notification
+from nova.objects.accounts.notification import Notification
 from nova.service.periodic import Periodic
 from nova.telemetry import metrics
 

@@ -8,7 +8,9 @@ from nova.conductor.endpoints.derived import Endpoint, notifying, reads, writes
 from nova.conductor.resources import certificates as issuing
 from nova.context import RequestContext
 from nova.db.accounts import certificates, ec2_ids, flavors, keypairs, quotas, usages
-from nova.objects.accounts.keypair import Certificate, Ec2Id, Keypair
+from nova.objects.accounts.certificate import Certificate
+from nova.objects.accounts.ec2_id import Ec2Id
+from nova.objects.accounts.keypair import Keypair
 from nova.objects.accounts.usage import Quotas as QuotaSet
 from nova.rpcapi import accounts as accounts_api
 

@@ -27,13 +27,13 @@ from nova.db.sql import clock
 from nova.objects.hosts.node import ComputeNode
 from nova.objects.hosts.scheduling import FleetPage
 from nova.objects.hosts.service import Service, WorkerStats, check_connector
-from nova.objects.images.image import ENDS, CacheResult
+from nova.objects.images.image_cache import ENDS, CacheResult
 from nova.objects.networks.network import Peers, RuleSet, ServedDomain
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure
 from nova.objects.servers.guest import PASSWORD_MAX, GuestStatus, Resumed, Whereabouts, password_items, password_of
 from nova.objects.servers.instance import Instance, without_secrets
-from nova.objects.servers.moves import StepOrder, StepReport
+from nova.objects.servers.order import StepOrder, StepReport
 from nova.objects.volumes.volume import VolumeCounters
 from nova.operations.power import ResumeOnBoot, SyncPower, differs
 from nova.rpcapi import COMPUTE

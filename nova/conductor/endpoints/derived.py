@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from nova.bus import Interface
 from nova.conductor.core import Core
 from nova.context import RequestContext
-from nova.objects.accounts.keypair import Notification
+from nova.objects.accounts.notification import Notification
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")

@@ -15,7 +15,8 @@ from nova.db.hosts import aggregates, compute_nodes, drains, precaches, services
 from nova.db.maintenance import overview
 from nova.db.servers import server_migrations, servers
 from nova.db.volumes import share_accesses
-from nova.objects.hosts.service import Aggregate, Service
+from nova.objects.hosts.aggregate import Aggregate
+from nova.objects.hosts.service import Service
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import Instance
 from nova.rpcapi import hosts as hosts_api

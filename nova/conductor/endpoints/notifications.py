@@ -14,9 +14,11 @@ from nova.db.servers import server_groups
 from nova.notifications import legacy, versioned
 from nova.notifications.messages import NotificationBuilder, publisher
 from nova.objects.accounts.flavor import Flavor
-from nova.objects.accounts.keypair import Keypair, Notification
-from nova.objects.hosts.scheduling import ServerGroup
-from nova.objects.hosts.service import Aggregate, Service
+from nova.objects.accounts.keypair import Keypair
+from nova.objects.accounts.notification import Notification
+from nova.objects.hosts.aggregate import Aggregate
+from nova.objects.hosts.service import Service
+from nova.objects.servers.server_group import ServerGroup
 
 Do = Callable[[], Any]
 Messages = list[Notification]

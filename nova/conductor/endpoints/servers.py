@@ -30,7 +30,7 @@ from nova.objects.servers import migration as migration_states
 from nova.objects.servers import states
 from nova.objects.servers.action import Accepted, Action, Event, Failure
 from nova.objects.servers.console import Console
-from nova.objects.servers.guest import IN_PROGRESS, ExternalEvent
+from nova.objects.servers.external_event import IN_PROGRESS, ExternalEvent
 from nova.objects.servers.instance import Instance, without_secrets
 from nova.objects.servers.migration import Migration
 from nova.objects.servers.server_request import ServerCreate, ServerCreated, ServerPage, ServerQuery

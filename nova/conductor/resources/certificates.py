@@ -13,7 +13,7 @@ from nova.conf import CONF
 from nova.db.accounts import certificates
 from nova.db.sql import clock
 from nova.db.sql.engine import Database
-from nova.objects.accounts.keypair import Certificate, Issued, Root
+from nova.objects.accounts.certificate import Certificate, Issued, Root
 
 LOG = logging.getLogger(__name__)
 

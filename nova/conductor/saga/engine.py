@@ -34,7 +34,7 @@ from nova.notifications.requests import SchedulerQuery
 from nova.objects.base import new_uuid
 from nova.objects.servers.action import Action
 from nova.objects.servers.instance import Instance
-from nova.objects.servers.moves import StepReport
+from nova.objects.servers.order import StepReport
 from nova.operations.framework.base import OUTSIDE, Journal, Operation, Step, context_of
 from nova.service.fair_pool import FairThreadPool
 from nova.telemetry import tracing, worker_stats

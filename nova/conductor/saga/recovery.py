@@ -15,7 +15,7 @@ from nova.db.hosts import services
 from nova.db.servers import actions, external_events, servers
 from nova.db.sql import clock
 from nova.objects.servers.action import Action
-from nova.objects.servers.moves import StepOrder
+from nova.objects.servers.order import StepOrder
 from nova.operations.framework.base import CONDUCTOR, context_of
 from nova.telemetry import metrics
 

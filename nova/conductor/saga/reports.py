@@ -10,7 +10,7 @@ from nova import exception
 from nova.conductor.saga.run import Run
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure
-from nova.objects.servers.moves import StepReport
+from nova.objects.servers.order import StepReport
 from nova.operations.framework.base import CONDUCTOR, Step
 
 LOG = logging.getLogger(__name__)

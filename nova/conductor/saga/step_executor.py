@@ -30,7 +30,7 @@ from nova.db.sql import clock
 from nova.objects.networks.network import RuleSet
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import with_ways, without_secrets
-from nova.objects.servers.moves import StepOrder
+from nova.objects.servers.order import StepOrder
 from nova.objects.volumes.volume import journal_without_secrets
 from nova.operations.framework.base import CONDUCTOR, Step, Wait, context_of, failure_of
 from nova.telemetry import metrics, tracing

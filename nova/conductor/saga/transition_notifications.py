@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova import context
-from nova.conductor.feeds.deltas import Outbox
+from nova.conductor.feeds.outbox import Outbox
 from nova.conductor.saga.run import Run
 from nova.conf import CONF
 from nova.db.sql import clock
@@ -19,7 +19,7 @@ from nova.notifications import operation_events, requests, versioned
 from nova.notifications.messages import NotificationBuilder, ServerEvent, publisher
 from nova.notifications.operation_events import PhasedEvent, SingleEvent
 from nova.notifications.requests import SchedulerQuery
-from nova.objects.accounts.keypair import Notification
+from nova.objects.accounts.notification import Notification
 from nova.objects.accounts.usage import audit_period
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure

@@ -9,7 +9,7 @@ from nova import exception
 from nova.db import tables
 from nova.db.accounts import quotas
 from nova.db.sql import clock, rows
-from nova.objects.accounts.keypair import Issued, Root
+from nova.objects.accounts.certificate import Issued, Root
 
 ROOTS = tables.certificate_roots
 TABLE = tables.certificates

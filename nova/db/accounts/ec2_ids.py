@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from nova import exception
 from nova.db import tables
 from nova.db.sql import clock, rows
-from nova.objects.accounts.keypair import INSTANCE, KINDS, MOST, Ec2Id
+from nova.objects.accounts.ec2_id import INSTANCE, KINDS, MOST, Ec2Id
 
 TABLE, INSTANCES = tables.ec2_ids, tables.instances
 

@@ -12,7 +12,7 @@ from nova.db import tables
 from nova.db.hosts import precaches
 from nova.db.sql import clock, rows
 from nova.objects.base import new_uuid
-from nova.objects.hosts.service import Aggregate
+from nova.objects.hosts.aggregate import Aggregate
 
 TABLE = tables.aggregates
 INSTANCES = tables.instances

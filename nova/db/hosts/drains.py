@@ -12,8 +12,8 @@ from nova import exception
 from nova.db import tables
 from nova.db.servers import server_migrations
 from nova.db.sql import clock, rows
-from nova.objects.hosts import overview as drain_types
-from nova.objects.hosts.overview import Drain, DrainedServer
+from nova.objects.hosts import drain as drain_types
+from nova.objects.hosts.drain import Drain, DrainedServer
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers import states
 from nova.objects.servers.action import Action

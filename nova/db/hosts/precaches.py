@@ -9,8 +9,9 @@ import sqlalchemy as sa
 
 from nova.db import tables
 from nova.db.sql import clock, rows
-from nova.objects.images import image as caches
-from nova.objects.images.image import CacheResult, Image, PrecachedImage
+from nova.objects.images import image_cache as caches
+from nova.objects.images.image import Image
+from nova.objects.images.image_cache import CacheResult, PrecachedImage
 
 TABLE = tables.precached_images
 _OPEN = TABLE.c.state.in_((caches.WAITING, caches.CACHING))

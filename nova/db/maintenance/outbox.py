@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nova.db import tables
 from nova.db.sql import rows
-from nova.objects.accounts.keypair import Notification
+from nova.objects.accounts.notification import Notification
 
 TABLE = tables.outbox
 HELD = tables.outbox_lanes

@@ -11,7 +11,8 @@ from nova.db import tables
 from nova.db.accounts import quotas
 from nova.db.sql import clock, rows
 from nova.objects.base import new_uuid
-from nova.objects.hosts.scheduling import AFFINITY, ANTI_AFFINITY, SOFT_ANTI_AFFINITY, GroupSpec, ServerGroup
+from nova.objects.hosts.scheduling import AFFINITY, ANTI_AFFINITY, SOFT_ANTI_AFFINITY, GroupSpec
+from nova.objects.servers.server_group import ServerGroup
 
 TABLE = tables.server_groups
 INSTANCES = tables.instances

@@ -12,7 +12,6 @@ import logging
 import os
 import random
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -23,7 +22,7 @@ from oslo_db import exception as db_exception
 from oslo_db.sqlalchemy import exc_filters
 
 from nova import context, exception
-from nova.db.sql import clock, errors, hot, limits, prepared
+from nova.db.sql import clock, errors, hot, limits, mariadb, prepared
 from nova.service.fair_pool import FairSemaphore
 from nova.telemetry import metrics
 
@@ -279,7 +278,7 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
     if parsed.get_backend_name() == "postgresql":
         sa.event.listen(engine, "connect", _read_committed)
     if parsed.get_driver_name() == "pymysql":
-        share_contexts(engine)
+        mariadb.share_contexts(engine)
     errors.hide_values(engine)
     hot.raise_errors(engine)
     if engine.dialect.driver == "psycopg2":
@@ -361,35 +360,3 @@ def count_statements(engine: sa.Engine) -> None:
     sa.event.listen(engine, "before_cursor_execute", count)
     if isinstance(engine.pool, sa.pool.QueuePool):
         metrics.DB_POOL.watch(engine.pool.checkedout)
-
-
-# Options of TLS that name files, which an operator may replace: each new connection reads them.
-_FILES = {"ca", "capath", "cert", "key"}
-
-# Contexts of TLS of this process, by the options that they were made with.
-_contexts: dict[tuple[tuple[str, str], ...], Any] = {}
-_lock = threading.Lock()
-
-
-def share_contexts(engine: sa.Engine) -> None:
-    """Share one TLS context of the process among the connections of ``engine`` that read no TLS files.
-
-    PyMySQL makes a context for each connection, also if the server has no TLS, and loads all certificates of the
-    machine into it: 0.9 MB and 36 ms for each.
-    """
-    import pymysql  # needed with MariaDB only
-
-    class Connection(pymysql.connections.Connection):  # type: ignore[misc]
-        def _create_ssl_ctx(self, options: Any) -> Any:
-            if not isinstance(options, dict) or _FILES & {name for name, value in options.items() if value}:
-                return super()._create_ssl_ctx(options)
-            key = tuple(sorted((name, str(value)) for name, value in options.items()))
-            with _lock:
-                if key not in _contexts:
-                    _contexts[key] = super()._create_ssl_ctx(options)
-                return _contexts[key]
-
-    def connect(_dialect: Any, _record: Any, arguments: Any, options: dict[str, Any]) -> Connection:
-        return Connection(*arguments, **options)
-
-    sa.event.listen(engine, "do_connect", connect)

@@ -23,7 +23,7 @@ from nova.network.neutron.api import NeutronApi, NotAllowed, Raw
 from nova.network.neutron.proxies import NeutronFloatingIps, NeutronGroups, NeutronNetworks
 from nova.objects.hosts.service import BARE_METAL
 from nova.objects.networks.network import SLAAC, VIF, FixedIp, HostRoute, NetworkRequest
-from nova.objects.servers.guest import ExternalEvent
+from nova.objects.servers.external_event import ExternalEvent
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.contexts import ServiceControl
 

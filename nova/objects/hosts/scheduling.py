@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -215,15 +214,3 @@ class FleetPage(Object, kw_only=True):
 
     states: list[HostState]
     marker: str | None = None
-
-
-class ServerGroup(Object, kw_only=True):
-    id: int = 0
-    uuid: str
-    name: str
-    project_id: str
-    user_id: str
-    policy: str
-    rules: dict[str, Any] = {}
-    members: list[str] = []
-    created_at: datetime.datetime | None = None

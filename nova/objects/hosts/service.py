@@ -63,13 +63,3 @@ def check_connector(connector: Mapping[str, Any] | None) -> None:
     """Check the size of a host's volume connector, which service lists also read. Raises InvalidInput."""
     if connector is not None and len(msgspec.json.encode(connector)) > _CONNECTOR:
         raise exception.InvalidInput(reason=f"the connector of a host has more than {_CONNECTOR} bytes")
-
-
-class Aggregate(Object, kw_only=True):
-    id: int = 0
-    uuid: str
-    name: str
-    hosts: list[str] = []
-    metadata: dict[str, str] = {}
-    created_at: datetime.datetime | None = None
-    updated_at: datetime.datetime | None = None

@@ -1,7 +1,5 @@
 """Images, and checks that an image fits a flavor."""
 
-import datetime
-
 from nova import exception
 from nova.objects.accounts.flavor import Flavor, disk_too_small
 from nova.objects.base import Object
@@ -82,30 +80,3 @@ def check_image_fits(flavor: Flavor, image: Image | None, volume_backed: bool) -
     size = max(image.virtual_size or 0, least_disk(image.disk_format, image.size or 0))
     if size > flavor.root_gb * _GIB:
         raise disk_too_small(flavor.root_gb * _GIB, size)
-
-
-# State of the caching. The last three states are final.
-WAITING, CACHING = "waiting", "caching"
-CACHED, FAILED, UNSUPPORTED = "cached", "failed", "unsupported"
-ENDS = frozenset({CACHED, FAILED, UNSUPPORTED})
-
-
-class PrecachedImage(Object, kw_only=True):
-    """An image that one host of an aggregate caches in advance. ``message``: cause of a failure."""
-
-    aggregate_id: int
-    host: str
-    image_id: str
-    state: str = WAITING
-    message: str = ""
-    tries: int = 0
-    created_at: datetime.datetime
-    updated_at: datetime.datetime | None = None
-
-
-class CacheResult(Object, kw_only=True):
-    """Result of caching an image, as reported by a host; ``state`` is final."""
-
-    image_id: str
-    state: str = FAILED
-    message: str = ""

@@ -11,7 +11,7 @@ from nova.objects.accounts.flavor import Flavor
 from nova.objects.images.image import Image
 from nova.objects.requirements import guest_numa
 from nova.objects.requirements import hardware_values as values
-from nova.objects.requirements.guest_numa import Topology, topology
+from nova.objects.requirements.cpu_topology import Topology, topology
 from nova.objects.requirements.properties import Properties, canonical_architecture, choice, number, truth
 
 _MULTIQUEUE_MAX = 256

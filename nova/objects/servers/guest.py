@@ -82,15 +82,3 @@ class Diagnostics(Object, kw_only=True):
 
     values: dict[str, Any] = {}
     flat: dict[str, int] = {}
-
-
-COMPLETED, FAILED, IN_PROGRESS = "completed", "failed", "in-progress"  # status
-
-
-class ExternalEvent(Object, kw_only=True):
-    """An event. ``tag``: id of the affected object, for example of a port or a volume."""
-
-    name: str
-    instance_uuid: str
-    status: str = COMPLETED
-    tag: str | None = None

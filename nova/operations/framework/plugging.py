@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from nova import exception
 from nova.objects.networks.network import VIF
-from nova.objects.servers.guest import FAILED
+from nova.objects.servers.external_event import FAILED
 from nova.operations.framework import on_host
 from nova.operations.framework.base import CONDUCTOR, Operation, Wait, event_key, step
 from nova.operations.framework.contexts import Control, HostContext

@@ -11,7 +11,7 @@ from nova.compute.service import ComputeService
 from nova.conductor.acceptance import start
 from nova.db.hosts import drains
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.hosts.overview import Drain, DrainedServer
+from nova.objects.hosts.drain import Drain, DrainedServer
 from tests.functional.client import wait_for
 from tests.functional.several_hosts import SECOND, newest_action, refused, service_of, set_service, wait_scheduler
 

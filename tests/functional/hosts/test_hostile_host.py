@@ -14,11 +14,11 @@ from nova.conf import CONF
 from nova.db import tables, versions
 from nova.db.networks import floating_ip_dns
 from nova.objects.hosts.node import VCPU, ComputeNode, Inventory, Metric, Provider
-from nova.objects.images.image import CacheResult
+from nova.objects.images.image_cache import CacheResult
 from nova.objects.networks.network import Domain
 from nova.objects.servers.action import Failure
 from nova.objects.servers.guest import GuestStatus
-from nova.objects.servers.moves import StepReport
+from nova.objects.servers.order import StepReport
 from nova.objects.volumes.volume import VolumeCounters, VolumeRemoval
 from nova.rpcapi.by_hosts import Engine, Guests, Heartbeat, NetworkHosts
 from nova.rpcapi.compute import Compute

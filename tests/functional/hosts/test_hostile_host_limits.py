@@ -9,7 +9,7 @@ import pytest
 from nova import exception
 from nova.bus import deadlines
 from nova.bus.message_signing import Keys
-from nova.conductor.feeds.host_notices import HostRates
+from nova.conductor.feeds.host_rates import HostRates
 from nova.conf import CONF
 from nova.db import tables
 from nova.objects.hosts.service import WorkerStats

@@ -13,15 +13,16 @@ from nova import image
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.accounts.keypair import Keypair
 from nova.objects.accounts.usage import Quotas
+from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
-from nova.objects.hosts.scheduling import ServerGroup
-from nova.objects.hosts.service import Aggregate, Service
+from nova.objects.hosts.service import Service
 from nova.objects.images.image import Image
 from nova.objects.networks.network import Network, SecurityGroup
 from nova.objects.servers import states
 from nova.objects.servers.action import Accepted, Action, Event
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.migration import Migration
+from nova.objects.servers.server_group import ServerGroup
 from nova.rpcapi import accounts, hosts, networks, servers
 from tests.paths import DATA
 from tests.unit.api.canned import stub

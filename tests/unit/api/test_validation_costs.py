@@ -27,7 +27,7 @@ from nova.api.validation.keywords import compiled
 from nova.api.validation.schema import BODY, QUERY, SchemaError, Validator
 from nova.conf import CONF
 from nova.objects import expression
-from nova.objects.hosts.service import Aggregate
+from nova.objects.hosts.aggregate import Aggregate
 from nova.rpcapi.accounts import Flavors
 from nova.rpcapi.hosts import Aggregates
 from nova.rpcapi.servers import ExternalEvents, ServerGroups

@@ -10,7 +10,7 @@ from nova.compute.job import NewestOrders, order_key
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.servers.action import Action
 from nova.objects.servers.instance import Instance
-from nova.objects.servers.moves import StepOrder
+from nova.objects.servers.order import StepOrder
 from tests.unit.conductor.books import flavor
 
 LEASE = 30.0

@@ -15,7 +15,8 @@ from nova.objects.base import new_uuid, utcnow
 from nova.objects.hosts.scheduling import RequestSpec
 from nova.objects.servers.action import Action
 from nova.objects.servers.instance import Instance
-from nova.objects.servers.moves import MigrationProgress, StepOrder, StepReport
+from nova.objects.servers.moves import MigrationProgress
+from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations.framework import guest_driver
 from nova.virt.fake.driver import FakeDriver
 from tests.unit.conductor.books import flavor

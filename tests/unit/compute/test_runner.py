@@ -25,7 +25,7 @@ from nova.objects.servers import states
 from nova.objects.servers.action import Action
 from nova.objects.servers.guest import GuestStatus, Whereabouts
 from nova.objects.servers.instance import Instance
-from nova.objects.servers.moves import StepOrder, StepReport
+from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations import REGISTRY
 from nova.operations.framework.base import DEADLINE
 from nova.operations.framework.guest_driver import BootFiles

@@ -40,9 +40,10 @@ from nova.objects.base import new_uuid
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
 from nova.objects.networks.network import Network
 from nova.objects.servers import states
-from nova.objects.servers.guest import ExternalEvent, GuestStatus
+from nova.objects.servers.external_event import ExternalEvent
+from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.instance import BlockDevice
-from nova.objects.servers.moves import StepReport
+from nova.objects.servers.order import StepReport
 from nova.objects.servers.server_request import ServerCreate
 from nova.objects.volumes.volume import Volume
 from nova.operations import REGISTRY

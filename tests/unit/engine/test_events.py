@@ -8,7 +8,7 @@ from nova.db.maintenance import outbox
 from nova.db.servers import actions
 from nova.notifications.messages import NotificationSettings
 from nova.objects.servers import states
-from nova.objects.servers.moves import StepReport
+from nova.objects.servers.order import StepReport
 from nova.operations import REGISTRY
 from tests.unit.engine.test_engine_properties import CTX
 from tests.unit.engine.test_moves import InOrder, nodes_of_four

@@ -13,7 +13,7 @@ from nova.db.servers import servers
 from nova.network.neutron.allocator import NeutronServerInterfaces
 from nova.objects.networks.network import FixedIp
 from nova.objects.servers import states
-from nova.objects.servers.guest import ExternalEvent
+from nova.objects.servers.external_event import ExternalEvent
 from nova.service.fair_pool import FairThreadPool
 from tests.unit.engine.test_engine_properties import CTX
 

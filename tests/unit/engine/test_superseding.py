@@ -11,7 +11,7 @@ from nova.db.accounts import quotas
 from nova.db.servers import actions
 from nova.objects.base import Object
 from nova.objects.servers import states
-from nova.objects.servers.guest import ExternalEvent
+from nova.objects.servers.external_event import ExternalEvent
 from nova.operations import REGISTRY
 from nova.operations.framework.base import CONDUCTOR, VOLUMES, Wait, step
 from tests.unit.engine.test_engine_properties import CTX

@@ -13,7 +13,7 @@ from nova.db.hosts import compute_nodes
 from nova.objects.base import Object
 from nova.objects.hosts.scheduling import Selection
 from nova.objects.servers import states
-from nova.objects.servers.moves import StepReport
+from nova.objects.servers.order import StepReport
 from nova.operations.framework.base import CONDUCTOR, VOLUMES, Operation, step
 from nova.operations.framework.rules import Rules
 from nova.virt.fake.driver import FakeDriver

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova import exception
-from nova.objects.requirements.guest_numa import Topology, topology
+from nova.objects.requirements.cpu_topology import Topology, topology
 from nova.objects.requirements.properties import Properties
 from tests.unit.virt.guests import server
 

@@ -6,7 +6,7 @@ from nova.api.router import accepts
 from nova.api.validation.fields import Array, Changing, Combined, Field, Object, Out, Plain, View, listed, only, single
 from nova.api.validation.types import HOSTNAME, INTEGER, NAME, NAME_SPACES, OPEN, STRING, STRING_OR_NULL, TRUTH, UUID
 from nova.image import lookup
-from nova.objects.hosts.service import Aggregate
+from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.images.image import Image
 
 ZONE = "availability_zone"

@@ -7,7 +7,7 @@ from nova.api.request import Request, Response
 from nova.api.router import accepts
 from nova.api.validation.fields import Array, Changing, Field, Object, Out, View, enum, string
 from nova.api.validation.types import INTEGER, STRING, UUID
-from nova.objects.servers.guest import COMPLETED, FAILED, IN_PROGRESS, ExternalEvent
+from nova.objects.servers.external_event import COMPLETED, FAILED, IN_PROGRESS, ExternalEvent
 
 _NETWORK = ("network-changed", "network-vif-plugged", "network-vif-unplugged", "network-vif-deleted")
 _POWER = "power-update"

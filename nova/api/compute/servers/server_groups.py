@@ -6,7 +6,7 @@ from nova.api.router import accepts
 from nova.api.validation.fields import Array, Changing, Field, Object, Out, Plain, Query, View, enum, listed, single
 from nova.api.validation.types import LIMIT, OPEN, STRICT_NAME, STRING, UUID
 from nova.objects.base import new_uuid
-from nova.objects.hosts.scheduling import ServerGroup
+from nova.objects.servers.server_group import ServerGroup
 
 INDEX_QUERY = Query({"all_projects": STRING, "limit": LIMIT, "offset": LIMIT}, strict=75)
 

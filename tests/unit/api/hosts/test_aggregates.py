@@ -6,9 +6,9 @@ import pytest
 
 from nova import exception
 from nova.image import lookup
-from nova.objects.hosts.scheduling import ServerGroup
-from nova.objects.hosts.service import Aggregate
+from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.images.image import Image
+from nova.objects.servers.server_group import ServerGroup
 from nova.rpcapi.hosts import Aggregates
 from nova.rpcapi.servers import ServerGroups
 from tests.unit.api.canned import stub

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nova.objects.servers.guest import ExternalEvent
+from nova.objects.servers.external_event import ExternalEvent
 from nova.rpcapi.servers import ExternalEvents
 from tests.unit.api.canned import stub
 

@@ -24,7 +24,7 @@ from nova.db import audit, tables
 from nova.db.accounts import certificates
 from nova.db.maintenance import purge
 from nova.db.sql import clock
-from nova.objects.accounts.keypair import Certificate
+from nova.objects.accounts.certificate import Certificate
 from tests.unit.conductor.books import Books, ctx, set_columns
 
 DAY = datetime.timedelta(days=1)

@@ -246,7 +246,7 @@ def test_fixed_ip_quota_counts_requested_interfaces_of_building_servers(core: Bo
 
 def test_quota_usage_includes_server_groups(core: Books) -> None:
     from nova.conductor.endpoints.servers import ServerGroups
-    from nova.objects.hosts.scheduling import ServerGroup
+    from nova.objects.servers.server_group import ServerGroup
 
     ServerGroups(core).create(ctx(), ServerGroup(uuid="", name="g", project_id="p1", user_id="u1", policy="affinity"))
     assert Quotas(core).get(ctx(), "p1", usage=True).in_use["server_groups"] == 1

@@ -12,7 +12,7 @@ from nova.conductor.endpoints.servers import ServerGroups
 from nova.db.servers import servers
 from nova.objects.accounts.keypair import Keypair
 from nova.objects.base import new_uuid
-from nova.objects.hosts.scheduling import ServerGroup
+from nova.objects.servers.server_group import ServerGroup
 from tests.unit.conductor.books import Books, ctx, server
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from nova import exception
 from nova.conductor.background.sender import Sender
-from nova.conductor.feeds.deltas import Outbox
+from nova.conductor.feeds.outbox import Outbox
 from nova.conf import CONF
 from nova.db.maintenance import outbox
 from nova.db.sql import clock
 from nova.notifications.operation_events import PHASED_EVENTS, SINGLE_EVENTS
-from nova.objects.accounts.keypair import Notification
+from nova.objects.accounts.notification import Notification
 from nova.objects.base import new_uuid, utcnow
 from nova.operations import REGISTRY
 from nova.operations.framework.base import CONDUCTOR

@@ -20,9 +20,10 @@ from nova.db import tables
 from nova.db.hosts import aggregates, claims, services
 from nova.db.servers import server_groups, server_migrations
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.hosts.scheduling import GroupSpec, RequestSpec, Selection, ServerGroup, metadata_digest
+from nova.objects.hosts.scheduling import GroupSpec, RequestSpec, Selection, metadata_digest
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.migration import Migration
+from nova.objects.servers.server_group import ServerGroup
 from nova.scheduler import stages
 from nova.scheduler.filters.base import Filter
 from tests.unit.conductor.books import Books, flavor, node, server, set_columns

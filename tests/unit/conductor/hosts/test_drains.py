@@ -15,8 +15,8 @@ from nova.db import tables
 from nova.db.hosts import drains, services
 from nova.db.sql import clock
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.hosts import overview as drain_states
-from nova.objects.hosts.overview import Drain, DrainedServer
+from nova.objects.hosts import drain as drain_states
+from nova.objects.hosts.drain import Drain, DrainedServer
 from nova.objects.servers import states
 from tests.unit.conductor.books import Books, server
 

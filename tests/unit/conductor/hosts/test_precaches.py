@@ -12,9 +12,10 @@ from nova.conductor.endpoints.by_hosts import Guests
 from nova.conductor.endpoints.hosts import Aggregates
 from nova.db import tables
 from nova.db.hosts import precaches, services
-from nova.objects.hosts.service import Aggregate
-from nova.objects.images import image as caches
-from nova.objects.images.image import CacheResult, Image
+from nova.objects.hosts.aggregate import Aggregate
+from nova.objects.images import image_cache as caches
+from nova.objects.images.image import Image
+from nova.objects.images.image_cache import CacheResult
 from tests.unit.conductor.books import Books, ctx, set_columns
 
 HOSTS = ["a", "b", "c"]

@@ -18,7 +18,7 @@ from nova.db.servers import actions
 from nova.db.sql import clock
 from nova.db.volumes import share_accesses
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.hosts.overview import Drain, DrainedServer
+from nova.objects.hosts.drain import Drain, DrainedServer
 from nova.objects.hosts.service import WorkerStats
 from nova.objects.images.image import Image
 from nova.objects.servers.action import Action

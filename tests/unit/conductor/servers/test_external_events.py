@@ -12,7 +12,7 @@ from nova.conductor.endpoints.servers import ExternalEvents
 from nova.conductor.saga.engine import Engine
 from nova.db.servers import external_events, servers
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.servers.guest import ExternalEvent
+from nova.objects.servers.external_event import ExternalEvent
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.base import CONDUCTOR, Operation, Wait, event_key, step
 from nova.operations.framework.rules import Rules

@@ -11,7 +11,7 @@ from nova.api.router import accepts
 from nova.api.validation.fields import ABSENT, Array, Changing, Object, Out, Plain, Type, View
 from nova.api.validation.types import INTEGER, INTEGER_OR_NULL, STRING_OR_NULL
 from nova.objects.dedicated_resources.numa import GuestCell
-from nova.objects.requirements.guest_numa import topology
+from nova.objects.requirements.cpu_topology import topology
 from nova.objects.requirements.properties import Properties
 from nova.objects.servers.instance import Instance
 

@@ -1,0 +1,19 @@
+"""Ids of the EC2 API."""
+
+from nova.objects.base import Object
+
+# Kinds of objects: the prefixes of their ids. Servers use the number that the metadata service shows.
+INSTANCE = "i"
+KINDS = frozenset({INSTANCE, "ami", "aki", "ari", "vol", "snap", "sg", "eipalloc"})
+# Maximum number of ids per request.
+MOST = 1000
+
+
+class Ec2Id(Object, kw_only=True):
+    """The number of an object; the other fields are those of a server."""
+
+    uuid: str
+    number: int
+    reservation_id: str = ""
+    launch_index: int = 0
+    root_device_name: str = ""
