@@ -134,13 +134,13 @@ federator() {
 # share fixtures.
 first_group() {
     in_parallel lint in_memory tests_with_retry tests/unit -n 3 --dist worksteal --timeout 300 &&
-        in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
+        in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
+        tests_with_retry tests/crash --quick -n 3 --dist loadfile
 }
 
 second_group() {
     tests_with_retry tests/integration tests/bench --ignore tests/integration/federator -n 4 --dist loadfile \
-        --no-loadscope-reorder -m 'not slow' &&
-        tests_with_retry tests/crash --quick -n 3 --dist loadfile && tests tests/fuzz --quick -n 2
+        --no-loadscope-reorder -m 'not slow' && tests tests/fuzz --quick -n 2
 }
 
 # Tests of the federator take 15 minutes in all: they run if NOVA_BUILD_KUBERNETES is set, which also builds Kubernetes.

@@ -105,7 +105,8 @@ def test_lost_commit_of_a_floating_ip_allocates_one_address(proxy: Proxy, when: 
     database = Database(proxy.url)
     database.write(lambda connection: floating_ips.create(connection, "public", "192.0.2.0/29"))
     cut = proxy.cut("^COMMIT", of="UPDATE floating_ips", when=when)
-    endpoint = FloatingIps(types.SimpleNamespace(db=database))  # type: ignore[arg-type]
+    core = types.SimpleNamespace(db=database, allocator=types.SimpleNamespace(external=False))
+    endpoint = FloatingIps(core)  # type: ignore[arg-type]
     allocated = endpoint.allocate(context.admin(), "p")
     cut.wait()
     assert database.read(lambda connection: floating_ips.index(connection, "p")) == [allocated]

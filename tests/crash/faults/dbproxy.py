@@ -30,6 +30,9 @@ When = Literal["before", "after"]
 # PostgreSQL's codes of requests for an encrypted connection, and of the protocol at the start of a session.
 _SSL, _GSS, _SESSION = 80877103, 80877104, 196608
 _ENDS = ("COMMIT", "ROLLBACK")
+# Prepared statements (nova.db.sql.prepared): name and text; name and values.
+_PREPARE = re.compile(r"PREPARE (\w+)(?:\(.*?\))? AS (.*)", re.DOTALL)
+_EXECUTE = re.compile(r"EXECUTE (\w+)(.*)", re.DOTALL)
 
 
 @dataclasses.dataclass
@@ -132,6 +135,7 @@ class _Session:
         self._swallow = threading.Event()
         # The statements of the current transaction.
         self._earlier: list[str] = []
+        self._prepared: dict[str, str] = {}
 
     def start(self) -> None:
         threading.Thread(target=self._requests, daemon=True).start()
@@ -147,7 +151,17 @@ class _Session:
         if not self._swallow.is_set():
             self._close()
 
+    def _executed(self, statement: str) -> str:
+        """Return the text of the statement that is executed, followed by its values if it is a prepared one."""
+        if prepared := _PREPARE.match(statement):
+            self._prepared[prepared[1]] = prepared[2]
+            return "PREPARE"
+        if executed := _EXECUTE.match(statement):
+            return f"{self._prepared[executed[1]]} {executed[2]}"
+        return statement
+
     def _allowed(self, statement: str) -> bool:
+        statement = self._executed(statement)
         cut = self._proxy.chosen(statement, self._earlier)
         if statement.strip().upper().startswith(_ENDS):
             self._earlier = []
