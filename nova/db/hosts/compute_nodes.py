@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conf import CONF
 from nova.db import tables
-from nova.db.hosts import aggregates, allocations, dedicated_resources, services
+from nova.db.hosts import aggregates, allocations, dedicated_resources, external_providers, services
 from nova.db.servers import server_migrations
 from nova.db.sql import clock, rows
 from nova.objects.base import new_uuid
@@ -319,11 +319,11 @@ def remove(connection: sa.Connection, node_uuids: Sequence[str]) -> None:
     if not node_uuids:
         return
     _hold(connection, node_uuids)
-    allocations.forget(connection, node_uuids)
+    external_providers.forget(connection, node_uuids)
     # Selected first: MariaDB would wait for the locks of all rows that a DELETE with a subquery reads on the way.
     tree = list(connection.scalars(sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.root_uuid.in_(node_uuids))))
     for start in range(0, len(tree), node_types.NODES):
-        for table in (INVENTORIES, ALLOCATIONS, allocations.MEMBERSHIPS):
+        for table in (INVENTORIES, ALLOCATIONS, external_providers.MEMBERSHIPS):
             connection.execute(sa.delete(table).where(
                 table.c.provider_uuid.in_(tree[start:start + node_types.NODES])))
     connection.execute(sa.delete(PROVIDERS).where(PROVIDERS.c.root_uuid.in_(node_uuids)))
@@ -347,12 +347,12 @@ def _remove_idle_providers(connection: sa.Connection, root: str, uuids: Sequence
     claimed ones below them, becomes zero."""
     used = set(connection.scalars(
         sa.select(ALLOCATIONS.c.provider_uuid).where(ALLOCATIONS.c.provider_uuid.in_(uuids))))
-    busy = allocations.with_ancestors(connection, root, used).intersection(uuids)
+    busy = external_providers.with_ancestors(connection, root, used).intersection(uuids)
     idle = [uuid for uuid in uuids if uuid not in busy]
     if idle:
         connection.execute(sa.delete(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(idle)))
-        connection.execute(sa.delete(allocations.MEMBERSHIPS).where(
-            allocations.MEMBERSHIPS.c.provider_uuid.in_(idle)))
+        connection.execute(sa.delete(external_providers.MEMBERSHIPS).where(
+            external_providers.MEMBERSHIPS.c.provider_uuid.in_(idle)))
         connection.execute(sa.delete(PROVIDERS).where(PROVIDERS.c.uuid.in_(idle)))
     if busy:
         connection.execute(sa.update(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(busy))

@@ -11,7 +11,7 @@ from typing import Any
 from nova import exception
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.guest_driver import step_notes
-from nova.virt.ironic import client
+from nova.virt.ironic import inventory
 from nova.virt.ironic.client import POWER_OFF, POWER_ON, Ironic, Node, in_progress
 
 LOG = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Deployments:
         NodeNotReady, BareMetalError."""
         node = self._take(instance)
         state = node.provision_state
-        if state == client.AVAILABLE:
+        if state == inventory.AVAILABLE:
             invalid = self.ironic.invalid_interfaces(node.uuid)
             if invalid:
                 raise exception.NodeNotReady(node=node.uuid, reason="; ".join(
@@ -86,7 +86,7 @@ class Deployments:
         other = self.ironic.node_of(instance.uuid)
         if other is not None:
             self.undeploy(other, instance.uuid)
-        if why := client.unusable(node):
+        if why := inventory.unusable(node):
             raise exception.NodeNotReady(node=node.uuid, reason=why)
         try:
             return self.ironic.update(node.uuid, {"/instance_uuid": instance.uuid, **_instance_info(instance, node)})

@@ -10,7 +10,7 @@ from nova.conf import CONF
 from nova.objects.hosts.node import ComputeNode
 from nova.objects.hosts.service import BARE_METAL
 from nova.virt.driver import Driver, EventHandler
-from nova.virt.ironic import client
+from nova.virt.ironic import inventory
 from nova.virt.ironic.client import Ironic, Node
 from nova.virt.ironic.deployment import Deployments
 from nova.virt.ironic.roles import Consoles, Disks, Guests, Interfaces, Power, Rescue, remove_drives
@@ -50,4 +50,4 @@ class IronicDriver(Driver):
         self._guests.managed = frozenset(nodes)
 
     def nodes(self) -> list[ComputeNode]:
-        return [client.compute_node(node, self.host) for node in self._nodes if node.uuid in self._guests.managed]
+        return [inventory.compute_node(node, self.host) for node in self._nodes if node.uuid in self._guests.managed]

@@ -20,7 +20,7 @@ from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.guest_locks import LOCK_TIMEOUT, GuestLocks
-from nova.virt.vmware import errors, specs
+from nova.virt.vmware import diagnostics, errors, specs
 from nova.virt.vmware.cluster import ASIDE, COPY, DISKS, GUEST, INCOMPLETE, Cluster, Machine
 from nova.virt.vmware.machines import Facts, Machines
 from nova.virt.vmware.session import VCenter, options
@@ -67,7 +67,7 @@ class Guests(guest_driver.Guests):
 
     def diagnostics(self, instance: Instance) -> Diagnostics:
         machine = self.machine(instance.uuid)
-        return collect(self.vcenter.get(machine.ref, *PATHS), self.machines.facts(machine.ref),
+        return diagnostics.collect(self.vcenter.get(machine.ref, *diagnostics.PATHS), self.machines.facts(machine.ref),
                                    POWER_STATES.get(machine.power, states.NOSTATE), instance)
 
     # --- lifecycle ---------------------------------------------------------------------------------
@@ -256,35 +256,3 @@ class Role:
         """Hold the lock of the guest; yield its machine. Raises GuestNotFound."""
         with self._guests.locks.hold(uuid):
             yield self._guests.machine(uuid)
-
-
-PATHS = ("summary.quickStats", "summary.config", "runtime.maxCpuUsage")
-_STATE_NAMES = {**states.POWER_STATES, states.NOSTATE: "pending"}
-_DISK_COUNTERS = ("read_bytes", "read_requests", "write_bytes", "write_requests", "errors_count")
-_NIC_COUNTERS = tuple(f"{way}_{name}" for way in ("rx", "tx") for name in (
-    "octets", "errors", "drop", "packets", "rate"))
-_KIB = 1024
-
-
-def collect(values: dict[str, Any], facts: Facts, power_state: int, instance: Instance) -> Diagnostics:
-    """Return the current diagnostics. vCenter has no counters of single CPUs, disks and interfaces."""
-    stats, config = values["summary.quickStats"], values["summary.config"]
-    running = power_state == states.RUNNING
-    most = values["runtime.maxCpuUsage"] or 0
-    share = min(100, 100 * (stats.overallCpuUsage or 0) // most) if most else None
-    standard: dict[str, Any] = {
-        "state": _STATE_NAMES.get(power_state, "pending"), "driver": "vmwareapi", "hypervisor": "vmware",
-        "hypervisor_os": "esxi", "uptime": stats.uptimeSeconds if running else None,
-        "config_drive": instance.config_drive, "num_cpus": config.numCpu, "num_nics": len(facts.nics),
-        "num_disks": len(facts.slots.devices),
-        "cpu_details": [{"id": number, "time": None, "utilisation": share} for number in range(config.numCpu)]
-        if running else [],
-        "nic_details": [{"mac_address": mac, **dict.fromkeys(_NIC_COUNTERS)} for mac in facts.nics],
-        "disk_details": [dict.fromkeys(_DISK_COUNTERS) for _disk in facts.slots.devices],
-        "memory_details": {"maximum": config.memorySizeMB, "used": stats.guestMemoryUsage or 0}}
-    flat = {"memory": config.memorySizeMB * _KIB}
-    for name, value in (("overallCpuUsage", stats.overallCpuUsage), ("guestMemoryUsage", stats.guestMemoryUsage),
-                        ("hostMemoryUsage", stats.hostMemoryUsage), ("uptimeSeconds", stats.uptimeSeconds)):
-        if running and value is not None:
-            flat[name] = int(value)
-    return Diagnostics(values=standard, flat=flat)

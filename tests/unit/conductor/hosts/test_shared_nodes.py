@@ -20,7 +20,7 @@ from nova.objects.hosts.placement import ConsumerChange
 from nova.objects.hosts.scheduling import Selection
 from nova.objects.hosts.service import BARE_METAL
 from nova.objects.servers.instance import Instance
-from nova.virt.ironic import client
+from nova.virt.ironic import inventory
 from nova.virt.ironic.client import Node
 from tests.unit.conductor.books import Books, at, ctx, server, set_columns
 
@@ -66,7 +66,7 @@ def register(core: Books, *hosts: str, group: str = "ironic//") -> None:
 def report(core: Books, host: str, trusted: bool = True) -> set[str]:
     """Assign and report nodes as nova-compute does; return the nodes that the host manages."""
     mine = announcer.share_nodes(core, host, UUIDS, trusted)
-    announcer.report_nodes(core, host, [client.compute_node(Node(
+    announcer.report_nodes(core, host, [inventory.compute_node(Node(
         uuid=uuid, provision_state="available", resource_class="gold"), host) for uuid in mine])
     return set(mine)
 
@@ -227,7 +227,7 @@ AVAILABLE = Node(uuid=UUIDS[0], provision_state="available", resource_class="bar
 
 
 def test_available_node_offers_its_resource_class_and_traits() -> None:
-    node = client.compute_node(AVAILABLE, "m1")
+    node = inventory.compute_node(AVAILABLE, "m1")
     offered = node.provider.inventories
     assert {name: (item.total, item.reserved) for name, item in offered.items()} == {
         "CUSTOM_BAREMETAL_GOLD_1": (1, 0)}
@@ -240,11 +240,11 @@ def test_available_node_offers_its_resource_class_and_traits() -> None:
     {"maintenance": True}, {"retired": True}, {"power_state": "error"}, {"provision_state": "manageable"},
     {"provision_state": "cleaning"}, {"instance_uuid": new_uuid()}])
 def test_unusable_node_is_reserved(changes: dict[str, object]) -> None:
-    node = client.compute_node(Node(**{
+    node = inventory.compute_node(Node(**{
         "uuid": UUIDS[0], "provision_state": "available", "resource_class": "gold", **changes}), "m1")
     assert node.inventory("CUSTOM_GOLD").capacity == 0
 
 
 def test_node_without_a_resource_class_offers_nothing() -> None:
-    node = client.compute_node(Node(uuid=UUIDS[0], provision_state="available"), "m1")
+    node = inventory.compute_node(Node(uuid=UUIDS[0], provision_state="available"), "m1")
     assert node.provider.inventories == {}
