@@ -67,11 +67,10 @@ class Exchange:
                                    f"The request is malformed: {error}."[:200]) from None
 
     def _read_usual(self, data: bytearray) -> None:
-        result = messages.Usual.read(data, self._header_size)
-        if result is not None:
-            self._usual, size = result
+        self._usual = messages.Usual.read(data, self._header_size)
+        if self._usual is not None:
             self.environ = self._usual.environ
-            del data[:size]
+            del data[:self._usual.header_size]
 
     def _collect_usual(self, data: bytearray) -> bool:
         assert self._usual is not None

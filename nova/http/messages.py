@@ -1,4 +1,4 @@
-"""Conversion between h11 messages and WSGI.
+"""Conversion between HTTP messages and WSGI.
 
 Messages that a proxy in front might interpret differently are refused here, where h11 leaves the decision to its users.
 """
@@ -153,16 +153,16 @@ class Usual:
     """A request of the usual form, read by regular expressions. h11, which takes ten times as long, reads all others:
     those of HTTP/1.0, with chunks, with a target that is no path, with unusual headers, or malformed."""
 
-    __slots__ = ("environ", "keep", "length")
+    __slots__ = ("environ", "header_size", "keep", "length")
 
-    def __init__(self, environ: Environ, length: int, keep: bool) -> None:
-        self.environ, self.length, self.keep = environ, length, keep
+    def __init__(self, environ: Environ, header_size: int, length: int, keep: bool) -> None:
+        self.environ, self.header_size, self.length, self.keep = environ, header_size, length, keep
 
     @classmethod
-    def read(cls, data: bytearray, header_size: int) -> tuple[Usual, int] | None:
-        """Return the request at the start of ``data`` and the size of its headers, or None if it is not usual or its
-        headers are not complete. Raises Refused."""
-        match = _USUAL.match(data, 0, header_size)
+    def read(cls, data: bytearray, max_header_size: int) -> Usual | None:
+        """Return the request at the start of ``data``, or None if it is not usual or its headers are not complete.
+        Raises Refused."""
+        match = _USUAL.match(data, 0, max_header_size)
         if match is None:
             return None
         lines = match[3].decode("latin-1").split("\r\n")[:-1]
@@ -181,12 +181,11 @@ class Usual:
         _host, environ = request_line(match[1], match[2], b"1.1")
         for name, value in fields.items():
             _add(environ, name, value)
-        return cls(environ, int(length), connection == "keep-alive"), match.end()
+        return cls(environ, match.end(), int(length), connection == "keep-alive")
 
 
 def encoded(status: str, headers: Headers, body: bytes, keep: bool) -> bytes:
-    """Return the bytes of a response's headers. Raises h11.LocalProtocolError for an invalid one (with a line break).
-    """
+    """Return the bytes of a response's headers. Raises h11.LocalProtocolError for an invalid one, as response()."""
     lines = [f"{name}: {value}" for name, value in _all_headers(status[:3], headers, body, keep)]
     for line in lines:
         if not _FIELD.fullmatch(line):

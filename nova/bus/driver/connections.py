@@ -184,8 +184,7 @@ class Connection:
         self._poll.register(file, select.POLLIN)
 
     def handle(self, seconds: float) -> bool:
-        """Handle the frames that have arrived. Return False if none came in ``seconds``, or the connection was woken.
-        """
+        """Handle the frames that have arrived. Return False if none came in ``seconds``, or a file woke it."""
         if not self.buffered():
             ready = self._poll.poll(max(0, int(seconds * 1000)))
             if not any(number == self._number for number, _event in ready):

@@ -62,8 +62,7 @@ def delivery_tag(payload: bytes) -> int:
 
 
 def number(payload: bytes, offset: int = 4) -> int:
-    """Return the number of 64 bits at this place: by default the tag of an Ack frame, or the size in a content header.
-    """
+    """Return the number of 64 bits at this place: by default the tag in an Ack frame, or the size in a header."""
     value: int = _NUMBER.unpack_from(payload, offset)[0]
     return value
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 _ERROR = "nova_error"  # execution option: the error that the driver has raised
 _Process = Callable[[Any], Any]
-_sqlite: dict[str, sa.Dialect] = {}
+_dialects: dict[str, sa.Dialect] = {}
 
 
 class Execution:
@@ -51,8 +51,8 @@ def execute(connection: sa.Connection, statement: Any, values: Mapping[str, Any]
     """Execute a statement that is a constant of its module; ``values``: its parameters, and for an INSERT or UPDATE the
     values of columns. Raises the same errors as ``connection.execute()``; KeyError for a missing parameter."""
     dialect = connection.dialect
-    if dialect.name == "sqlite":  # all of SQLite's dialects compile alike, and a test opens many databases
-        dialect = _sqlite.setdefault("", dialect)
+    if dialect.name == "sqlite":  # all of its dialects compile alike, and a test opens many databases
+        dialect = _dialects.setdefault(dialect.name, dialect)
     plan = _plan(statement, dialect, tuple(values))
     parameters = plan.parameters(values)
     cursor: Any = connection.connection.cursor()
@@ -84,8 +84,6 @@ def raise_errors(engine: sa.Engine) -> None:
             raise error
 
     sa.event.listen(engine, "do_execute", raise_error)
-    sa.event.listen(engine, "do_execute_no_params", lambda cursor, text, execution: raise_error(
-        cursor, text, (), execution))
 
 
 class _Plan:

@@ -231,12 +231,20 @@ def test_backup_and_restore_do_not_follow_links_in_volumes(tmp_path: pathlib.Pat
 VOLUMES = (Volume(name="rows", destination="/rows"),)
 
 
+@contextlib.contextmanager
+def small_disk(path: pathlib.Path, mebibytes: int, *, lazy: bool = True) -> Iterator[pathlib.Path]:
+    """Mount a disk of this size. ``lazy``: files may be open at the end."""
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", path], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", *(["-l"] if lazy else []), path], check=True)
+
+
 def test_disk_that_fills_up_during_a_backup_loses_no_data(tmp_path: pathlib.Path,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", small], check=True)
-    try:
+    with small_disk(tmp_path / "small", 24, lazy=False) as small:
         monkeypatch.setattr(data_module, "_MARGIN", 0)
         node = FakeNode(small)
         node.deploy()
@@ -257,18 +265,13 @@ def test_disk_that_fills_up_during_a_backup_loses_no_data(tmp_path: pathlib.Path
         assert node.deploy(db="2").state == "done"
         assert rows.read_bytes() == content
         node.deployer.journal.close()
-    finally:
-        subprocess.run(["umount", small], check=True)
 
 
 @pytest.mark.parametrize("rest", [0, 1 << 20])
 def test_component_that_fills_the_disk_is_rolled_back(tmp_path: pathlib.Path, rest: int,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     """Restored data need the space of the new data, and the journal needs space, too."""
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "none", small], check=True)
-    try:
+    with small_disk(tmp_path / "small", 32) as small:
         monkeypatch.setattr(data_module, "_MARGIN", 0)
         node = FakeNode(small)
         node.runtime.registry["registry/db:sick"] = "sick"
@@ -290,17 +293,12 @@ def test_component_that_fills_the_disk_is_rolled_back(tmp_path: pathlib.Path, re
         assert node.deployer.journal.unfinished() == []
         assert node.deploy(db="2").state == "done"
         node.deployer.journal.close()
-    finally:
-        subprocess.run(["umount", "-l", small], check=True)
 
 
 def test_novad_starts_and_rolls_back_while_the_disk_is_full(tmp_path: pathlib.Path,
                                                             monkeypatch: pytest.MonkeyPatch) -> None:
     """A component fills the disk while novad is stopped in the middle of a deployment."""
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "none", small], check=True)
-    try:
+    with small_disk(tmp_path / "small", 32) as small:
         monkeypatch.setattr(data_module, "_MARGIN", 0)
         node = FakeNode(small)
         node.deploy()
@@ -319,8 +317,6 @@ def test_novad_starts_and_rolls_back_while_the_disk_is_full(tmp_path: pathlib.Pa
         assert [deployment.state for deployment in node.recover()] == ["running"]
         assert (node.versions()["db"], node.deployer.journal.unfinished()) == ("1", [])
         node.deployer.journal.close()
-    finally:
-        subprocess.run(["umount", "-l", small], check=True)
 
 
 @pytest.mark.parametrize("how", ["mount", "link"])
