@@ -123,6 +123,8 @@ check_port() { # SERVICE PORT OPTION: fail if another program uses the port
 }
 
 print_usage() {
+    local prefix="" # so that the printed commands find the directory
+    [ "$DATA_DIR" = /opt/stack/nova-data ] || prefix="DATA_DIR=$DATA_DIR "
     step "Done"
     cat <<- TEXT
 	Use the cloud:
@@ -133,8 +135,8 @@ print_usage() {
 	  openstack console url show my-server   (graphical console in a browser)
 
 	Status page: http://$SERVICE_HOST:$NOVA_API_PORT/status  (token: openstack token issue -f value -c id)
-	Services:    $DEVSTACK_DIR/stackctl status | logs NAME [-f] | restart NAME
-	Uninstall:   $DEVSTACK_DIR/unstack.sh
+	Services:    $prefix$DEVSTACK_DIR/stackctl status | logs NAME [-f] | restart NAME
+	Uninstall:   $prefix$DEVSTACK_DIR/unstack.sh
 	TEXT
 }
 

@@ -35,6 +35,7 @@ IMAGES = (
     ("nova-guest-ami", "rootfs.img", "ami", "ami"),
 )
 PROMPT = "login: "
+WORKED = "stack-first-boot"  # metadata of a server that reached its login prompt
 NO_METADATA = " source=none "  # printed by the guest image if it received no metadata
 BOOT_LIMIT = 180  # seconds to the login prompt: an emulated CPU is slow, especially on a busy machine
 
@@ -194,13 +195,13 @@ def delete(cloud, server):
 
 
 def boot(cloud, options):
-    """Boot the server up to its login prompt. If it already works, boot a temporary server instead and delete it."""
+    """Boot the server up to its login prompt. If it already works, boot a temporary server instead and delete it. A server
+    that once worked belongs to its user: it may be stopped, paused or rebooted now, and is never deleted."""
     name = options.name
     for server in list(cloud.compute.servers(details=True, name=f"^{name}$")):
         server = cloud.compute.get_server(server.id)
-        text = console(cloud, server)
-        if server.status == "ACTIVE" and PROMPT in text and NO_METADATA not in text:
-            say(f"server {name} works; booting a temporary server as a test")
+        if worked(cloud, server):
+            say(f"server {name} is {server.status}; booting a temporary server as a test")
             check = boot_new(cloud, f"{name}-check", options)
             delete(cloud, check)
             say(f"server {check.name} deleted")
@@ -208,6 +209,14 @@ def boot(cloud, options):
         say(f"server {name} is {server.status} and did not boot correctly: deleting it")
         delete(cloud, server)
     boot_new(cloud, name, options)
+
+
+def worked(cloud, server):
+    """Return whether the server reached its login prompt. Servers of older stacks lack the metadata."""
+    if server.metadata.get(WORKED) or server.status not in ("ACTIVE", "BUILD", "ERROR"):
+        return True
+    text = console(cloud, server) if server.status == "ACTIVE" else ""
+    return PROMPT in text and NO_METADATA not in text
 
 
 def boot_new(cloud, name, options):
@@ -221,6 +230,7 @@ def boot_new(cloud, name, options):
     say(f"server {name}: requested")
     server = wait_active(cloud, server, start)
     wait_prompt(cloud, server, start)
+    cloud.compute.set_server_metadata(server, **{WORKED: "yes"})
     return server
 
 
