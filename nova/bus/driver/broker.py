@@ -11,6 +11,10 @@ class NotPublished(messaging.MessageDeliveryFailure):  # type: ignore[misc]
     """The broker cannot be reached, or did not confirm the message before its deadline."""
 
 
+class MessageRefused(NotPublished):
+    """The broker will never accept the message: its body or a name is too long, or its queue has other properties."""
+
+
 class BrokerBlocked(NotPublished):
     """The broker has blocked its publishers (RabbitMQ's memory or disk alarm)."""
 

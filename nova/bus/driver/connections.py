@@ -32,10 +32,21 @@ _FRAME = 15.0  # seconds that a connection without a deadline waits for data, or
 _TCP_USER_TIMEOUT = 18  # socket option of Linux: milliseconds that sent data may stay unacknowledged
 
 
+class _Channel(amqp.Channel):  # type: ignore[misc]
+    """A channel that counts its openings: after an error py-amqp opens it again, without confirmations of messages."""
+
+    openings = 0
+
+    def open(self) -> Any:
+        self.openings += 1
+        return super().open()
+
+
 class BoundedConnection(amqp.Connection):  # type: ignore[misc]
     """A connection of py-amqp. Operations raise TimeoutError at ``until`` (monotonic time), or after 15 seconds without
     progress if it is None."""
 
+    Channel = _Channel
     until: float | None = None
     # Called with the tag of each confirmation, and with the tag and the body of each delivered message.
     on_confirmed: Callable[[int], None] | None = None
@@ -55,14 +66,32 @@ class BoundedConnection(amqp.Connection):  # type: ignore[misc]
         made.seconds_left = self.seconds_left
         return made
 
+    def connect(self, callback: None = None) -> None:
+        """Connect. Raises RecoverableConnectionError for a closed connection, which py-amqp would open again."""
+        if self.channels is None:
+            raise amqp.RecoverableConnectionError("the connection is closed")
+        super().connect(callback)
+
+    def _on_tune(self, channel_max: int, frame_max: int, *heartbeat: int) -> None:
+        """Agree on the smaller limit: py-amqp would reserve as much memory as the broker proposes for a frame."""
+        if 0 < frame_max < frames.SMALLEST:
+            raise amqp.UnexpectedFrame(f"the broker accepts frames of {frame_max} bytes only")
+        super()._on_tune(channel_max, min(frame_max or frames.LARGEST, frames.LARGEST), *heartbeat)
+
     def blocking_read(self, timeout: float | None = None) -> bool:
         """Read and handle at least one frame, and all that have arrived with it. Return True if one of them was a
-        complete method. The deadline of the connection replaces the timeout."""
+        complete method. The deadline of the connection replaces the timeout. Raises UnexpectedFrame for a frame that
+        cannot be decoded, for which py-amqp raises errors of many types."""
         transport, handled = self.transport, False
-        frame = transport.read_frame()
-        while frame is not None:
-            handled |= bool(self._handle(*frame))
-            frame = transport.buffer.next()
+        try:
+            frame = transport.read_frame()
+            while frame is not None:
+                handled |= bool(self._handle(*frame))
+                frame = transport.buffer.next()
+        except ERRORS:
+            raise
+        except Exception as error:
+            raise amqp.UnexpectedFrame(f"a frame cannot be decoded: {error!r}") from error
         return handled
 
     def _handle(self, kind: int, channel: int, payload: bytes) -> Any:
@@ -162,16 +191,16 @@ class Connection:
         self.blocked = False  # True while the broker reads nothing more from this connection
         self.used_at = time.monotonic()
         made.on_blocked, made.on_unblocked = self._blocked, self._unblocked
-        made.connect()
+        try:
+            made.connect()
+            self.channel: _Channel = made.channel()
+        except BaseException:
+            self.drop()
+            raise
         self._poll = select.poll()
         self._poll.register(made.sock, select.POLLIN)
         self._number, self._buffer = made.sock.fileno(), made.transport.buffer
         self._pending: Callable[[], int] | None = getattr(made.sock, "pending", None)  # of TLS
-        try:
-            self.channel: amqp.Channel = made.channel()
-        except ERRORS:
-            self.drop()
-            raise
 
     def _blocked(self, _reason: str) -> None:
         self.blocked = True
@@ -200,7 +229,8 @@ class Connection:
     def publish(self, message: Outgoing, expiration: int | None) -> None:
         """Send a message without waiting for its confirmation. ``expiration``: milliseconds; None for none."""
         self.amqp.send(frames.publish(self.channel.channel_id, message.exchange.name, message.routing_key,
-                                      message.mandatory, expiration, message.body, self.amqp.frame_max))
+                                      message.mandatory or message.queue is not None, expiration, message.body,
+                                      self.amqp.frame_max))
 
     def acknowledge(self, tag: int, multiple: bool = False) -> None:
         """Acknowledge a message. ``multiple``: and all that were delivered before it."""

@@ -8,9 +8,10 @@ import struct
 
 import amqp
 
-from nova.bus.driver.broker import NotPublished
+from nova.bus.driver.broker import MessageRefused
 
 METHOD, HEADER, BODY = 1, 2, 3
+SMALLEST, LARGEST = 4096, 131_072  # bytes: range of the largest frame that may be agreed with a broker
 ACK, DELIVER = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x3c"  # class 60 (basic), methods 80 and 60
 _PUBLISH = b"\x00\x3c\x00\x28\x00\x00"  # method 40, and a reserved number
 _END = 0xCE
@@ -26,10 +27,10 @@ _OVERHEAD = 8  # bytes of a frame beside its payload
 
 
 def short(text: str) -> bytes:
-    """Return a short string. Raises NotPublished if it has more than 255 bytes."""
+    """Return a short string. Raises MessageRefused if it has more than 255 bytes."""
     encoded = text.encode()
     if len(encoded) > 255:
-        raise NotPublished(f"The name {text[:60]}… of a queue or an exchange has more than 255 bytes.")
+        raise MessageRefused(f"The name {text[:60]}… of a queue or an exchange has more than 255 bytes.")
     return bytes((len(encoded),)) + encoded
 
 
@@ -83,7 +84,7 @@ class Buffer:
 
     def next(self) -> tuple[int, int, bytes] | None:
         """Return the kind, channel and payload of the next frame, or None until all of it has arrived. Raises
-        amqp.UnexpectedFrame for bytes that are no frame."""
+        amqp.UnexpectedFrame for bytes that are no frame, or a frame that is too large."""
         data, position = self._data, self._position
         if len(data) - position < _OVERHEAD:
             return None
@@ -91,6 +92,8 @@ class Buffer:
         start = position + _FRAME.size
         end = start + size
         if len(data) <= end:
+            if size > LARGEST:
+                raise amqp.UnexpectedFrame(f"a frame of {size} bytes, more than {LARGEST}")
             return None
         if data[end] != _END:
             raise amqp.UnexpectedFrame(f"a frame ends with {data[end]:#x} instead of {_END:#x}")

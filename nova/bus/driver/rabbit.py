@@ -1,5 +1,6 @@
 """RabbitMQ as a broker, on py-amqp: publishing with deadlines over kept connections, and consumers that reconnect."""
 
+import bisect
 import contextlib
 import functools
 import logging
@@ -13,7 +14,7 @@ from typing import Any
 import amqp
 import oslo_messaging as messaging
 
-from nova.bus.driver.broker import BrokerBlocked, Deliver, Exchange, NotPublished, Outgoing, Queue
+from nova.bus.driver.broker import BrokerBlocked, Deliver, Exchange, MessageRefused, NotPublished, Outgoing, Queue
 from nova.bus.driver.connections import ERRORS, Connection, Opener
 from nova.bus.driver.options import Options
 
@@ -38,8 +39,9 @@ class _Publisher:
 
     def __init__(self, opener: Opener, until: float) -> None:
         self.connection: Connection = opener.open(until)
-        self._selected = False  # True after the broker has agreed to confirm messages
         self._declared: set[str] = set()
+        self._opening = 0  # the opening of the channel after which the broker agreed to confirm messages
+        self._tag = 0  # number of the last message since then
         self._confirmed: bool | None = None
         self._returned = False
         self._channel = self.connection.channel
@@ -48,30 +50,36 @@ class _Publisher:
         self._channel.events["basic_return"].add(self._on_return)
         self._queue_channel: amqp.Channel | None = None
 
-    def _on_ack(self, _tag: int) -> None:
-        self._confirmed = True
+    def _on_ack(self, tag: int) -> None:
+        if tag == self._tag:
+            self._confirmed = True
 
-    def _on_nack(self, _tag: int, _multiple: bool) -> None:
-        self._confirmed = False
+    def _on_nack(self, tag: int, _multiple: bool) -> None:
+        if tag == self._tag:
+            self._confirmed = False
 
     def _on_return(self, *_arguments: Any) -> None:
         self._returned = True
 
     def publish(self, message: Outgoing) -> None:
-        """Send a message and wait for its confirmation. Raises BrokerBlocked, MessageUndeliverable, TimeoutError."""
-        if not self._selected:
-            self._channel.confirm_select()
-            self._selected = True
+        """Send a message and wait for its confirmation. Raises BrokerBlocked, MessageUndeliverable, TimeoutError, and
+        amqp.NotFound if an exchange or a queue was deleted after this connection had declared it."""
         self._declare(message)
+        if self._opening != self._channel.openings:
+            self._channel.confirm_select()
+            self._opening, self._tag = self._channel.openings, 0
         expiration = None
         if message.expires_at is not None:
             expiration = max(0, int(1000 * (message.expires_at - time.monotonic())))
         self._confirmed, self._returned = None, False
         self.connection.publish(message, expiration)
+        self._tag += 1
         self._await_confirmation(message.until)
         if self._confirmed is False:
             raise NotPublished("The broker refused the message.")
         if self._returned:
+            if message.queue is not None:
+                raise amqp.NotFound(f"the queue {message.queue.name} was deleted")
             raise messaging.MessageUndeliverable(None, message.exchange.name, message.routing_key, None)
 
     def _declare(self, message: Outgoing) -> None:
@@ -93,9 +101,8 @@ class _Publisher:
                 until = min(until, time.monotonic() + _LAST)
 
     def renew(self) -> None:
-        """Continue after a channel error, for which py-amqp has opened the channel again: nothing is declared there."""
+        """Declare everything again, because some of it was deleted."""
         self._declared.clear()
-        self._selected = False
 
     def queue_channel(self) -> amqp.Channel:
         """Return a channel for requests about queues: the broker closes it to refuse one."""
@@ -279,8 +286,11 @@ class RabbitBroker:
             except TimeoutError:
                 self._drop(publisher)
                 raise NotPublished("The broker did not confirm the message in time.") from None
+            except (NotPublished, amqp.PreconditionFailed) as error:
+                self._put_back(publisher)
+                raise error if isinstance(error, NotPublished) else MessageRefused(str(error)) from error
             except amqp.NotFound as error:
-                publisher.renew()  # the exchange was deleted after this connection had declared it
+                publisher.renew()
                 self._put_back(publisher)
                 if renewed:
                     raise NotPublished(str(error)) from error
@@ -388,25 +398,31 @@ class RabbitBroker:
     def _check_idle(self) -> None:
         heartbeat = self._options.heartbeat
         while not self._closed.wait(min(_REST, heartbeat / 4) if heartbeat else _REST):
-            with self._changed:
-                waiting, self._idle = self._idle, []
-            for publisher in waiting:
-                try:
-                    while publisher.connection.handle(0):
-                        pass
-                    publisher.connection.amqp.heartbeat_tick()
-                except ERRORS:
-                    self._drop(publisher)
-                    continue
+            for publisher in list(self._idle):
                 with self._changed:
-                    old = publisher.connection.used_at < time.monotonic() - self._options.idle_seconds
-                    expired = old and self._count > _MAX_IDLE
-                    if not expired:
-                        self._idle.insert(0, publisher)
-                        self._changed.notify()
-                if expired:
-                    publisher.connection.close()
-                    self._forget()
+                    if publisher not in self._idle:
+                        continue  # a thread publishes by it, or the broker is closed
+                    self._idle.remove(publisher)
+                self._check_connection(publisher)
+
+    def _check_connection(self, publisher: _Publisher) -> None:
+        connection = publisher.connection
+        try:
+            connection.amqp.until = time.monotonic() + _LAST
+            while connection.handle(0):
+                pass
+            connection.amqp.heartbeat_tick()
+        except ERRORS:
+            self._drop(publisher)
+            return
+        with self._changed:
+            old = self._closed.is_set() or connection.used_at < time.monotonic() - self._options.idle_seconds
+            if not old or (self._count <= _MAX_IDLE and not self._closed.is_set()):
+                bisect.insort(self._idle, publisher, key=lambda idle: idle.connection.used_at)
+                self._changed.notify()
+                return
+        connection.close()
+        self._forget()
 
     def close(self) -> None:
         self._closed.set()

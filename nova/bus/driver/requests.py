@@ -18,7 +18,7 @@ from nova import context
 from nova.bus import oslo
 from nova.bus.deadlines import Clocks
 from nova.bus.driver import wire
-from nova.bus.driver.broker import DEFAULT_EXCHANGE, Broker, Consumer, Outgoing, Queue
+from nova.bus.driver.broker import DEFAULT_EXCHANGE, Broker, Consumer, MessageRefused, Outgoing, Queue
 from nova.bus.message_signing import claimed_sender
 
 LOG = logging.getLogger(__name__)
@@ -75,8 +75,8 @@ class Request(oslo.BaseIncomingMessage):  # type: ignore[misc]
     """A received request, and its reply."""
 
     def __init__(self, listener: Listener, ctxt: dict[str, Any], message: dict[str, Any]) -> None:
-        self.reply_queue = message.pop("_reply_q", None)
-        self.call_id = message.pop("_msg_id", None)
+        self.reply_queue, call_id = message.pop("_reply_q", None), message.pop("_msg_id", None)
+        self.call_id = call_id if isinstance(self.reply_queue, str) else None
         message.pop("_timeout", None)
         super().__init__(ctxt, message, self.call_id)
         self._listener: Listener | None = listener
@@ -116,7 +116,7 @@ class Request(oslo.BaseIncomingMessage):  # type: ignore[misc]
                         return
                     time.sleep(_PAUSE)
                 except messaging.MessageDeliveryFailure as error:
-                    if context.too_late():
+                    if isinstance(error, MessageRefused) or context.too_late():
                         LOG.warning("Dropped the reply to message %s: %s", self.call_id, error)
                         return
                     LOG.info("Replying to message %s again: %s", self.call_id, error)

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import oslo_messaging as messaging
 import pytest
 
 from nova import bus, context, exception
 from nova.bus.broker import listeners
+from nova.bus.driver.broker import Exchange, Outgoing
 from nova.bus.oslo import driver_of
 from tests.integration.bus.bus_desk import Clerk, Desk
 from tests.integration.bus.test_bus_overload import World
@@ -132,3 +134,25 @@ def test_deleted_fanout_queue_is_redeclared_by_the_server(new_world: Callable[..
     finally:
         bus.stop_taking(server)
         server.wait()
+
+
+def test_notification_is_kept_after_its_queue_was_deleted(new_world: Callable[..., Wired]) -> None:
+    world = new_world()
+    target = messaging.Target(exchange="nova", topic="notifications.info")
+    for number in range(3):
+        driver_of(world.transport).send_notification(target, {}, {"number": number}, 2.0)
+        assert world.queues("notifications.info") == {"notifications.info": 1}
+        world.delete("notifications.info")
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_messages_are_confirmed_by_an_exchange_that_exists_with_other_properties(new_world: Callable[..., Wired],
+                                                                                 durable: bool) -> None:
+    world = new_world()
+    with world._connect() as connection:
+        connection.channel().exchange_declare("shared", "topic", durable=not durable, auto_delete=False)
+    driver = driver_of(world.transport)
+    for number in range(3):
+        driver.send_notification(messaging.Target(exchange="shared", topic="info"), {}, {"number": number}, 2.0)
+        driver.broker.publish(Outgoing(Exchange("shared", durable=durable), "info", b"{}", time.monotonic() + 10))
+    assert world.queues("info") == {"info": 6}

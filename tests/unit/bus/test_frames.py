@@ -79,6 +79,16 @@ def test_frame_without_its_end_is_refused() -> None:
         buffer.next()
 
 
+def test_frame_that_is_too_large_is_refused_before_it_has_arrived() -> None:
+    buffer = frames.Buffer()
+    buffer.add(b"\x03\x00\x01\x00\x02\x00\x00a")
+    assert buffer.next() is None
+    buffer = frames.Buffer()
+    buffer.add(b"\x03\x00\x01\x00\x02\x00\x01a")
+    with pytest.raises(amqp.UnexpectedFrame, match="131073 bytes"):
+        buffer.next()
+
+
 def test_delivered_message_is_complete_after_its_last_frame() -> None:
     delivery = frames.Delivery(5)
     assert delivery.add(frames.HEADER, b"\x00\x3c\x00\x00" + (5).to_bytes(8) + b"\x00\x00") is None

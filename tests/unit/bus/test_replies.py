@@ -8,6 +8,7 @@ import pytest
 
 from nova import context
 from nova.bus.driver import requests
+from nova.bus.driver.broker import MessageRefused
 
 
 @pytest.fixture
@@ -57,6 +58,26 @@ class NoQueues:
 
     def publish(self, message):
         raise messaging.MessageUndeliverable(None, "", message.routing_key, None)
+
+
+class Refusing:
+    """A broker that never accepts a reply."""
+
+    prefetch = 1
+
+    def __init__(self):
+        self.messages = []
+
+    def publish(self, message):
+        self.messages.append(message)
+        raise MessageRefused("The message is too large.")
+
+
+@pytest.mark.parametrize(("queue", "attempts"), [("reply_1", 1), (None, 0), (5, 0), (["reply_1"], 0)])
+def test_reply_that_the_broker_never_accepts_is_sent_once_at_most(queue, attempts):
+    broker = Refusing()
+    requests.Request(requests.Listener(broker, [], 6, 10), {}, {"_msg_id": "1", "_reply_q": queue}).reply({})
+    assert len(broker.messages) == attempts
 
 
 @pytest.mark.parametrize(("host", "wire", "waiting"), [("h1", {}, 4), ("", {"seal": "forged"}, 4), ("", {}, 6)],
