@@ -56,10 +56,8 @@ class Loop(Protocol):
     error_body: messages.ErrorBody
 
     def await_(self, connection: Connection, events: int) -> None:
-        """Notify the connection once when it is readable or writable.
-
-        Must be the last action of a thread on the connection, since the loop's thread may own it afterwards.
-        """
+        """Notify the connection once when it is readable or writable. Must be the last action of a thread on the
+        connection, since the loop's thread may own it afterwards."""
 
     def submit(self, connection: Connection) -> None:
         """Queue the request for a thread."""
@@ -157,7 +155,10 @@ class Connection:
             self.data += got
             if (len(got) < _PIECE and not self.secure) or len(self.data) > limits.header_size + limits.body_size:
                 break
-        self._advance()
+        if self.data:
+            self._advance()
+        else:  # TLS messages without application data
+            self._loop.await_(self, select.EPOLLIN)
 
     def _discard(self) -> None:
         try:
@@ -193,10 +194,8 @@ class Connection:
                 "wsgi.multithread": True, "wsgi.multiprocess": True, "wsgi.run_once": False}
 
     def answer(self, status: str, headers: messages.Headers, body: bytes) -> None:
-        """Send a response; the loop's thread owns the connection again.
-
-        Raises h11.LocalProtocolError for an invalid header.
-        """
+        """Send a response; the loop's thread owns the connection again. Raises h11.LocalProtocolError for an invalid
+        header."""
         self._keep = self._keep and not self._loop.leaving
         self._answer(status, headers, body)
 
@@ -228,6 +227,7 @@ class Connection:
             self._sent()
 
     def _sent(self) -> None:
+        self._rest = memoryview(b"")  # an empty part of the response would keep all of it in memory
         if self._exchange.again():
             self.state = State.READING
             self._expect_request()

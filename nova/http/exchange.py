@@ -42,14 +42,12 @@ class Exchange:
 
     def again(self) -> bool:
         """Return True, after an answer, if another request may follow, and prepare for it."""
-        if self._usual is not None:
-            if not self._keep:
+        if self._usual is None:
+            if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
                 return False
-            self._expect()
-            return True
-        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
+            self._h11.start_next_cycle()
+        elif not self._keep:
             return False
-        self._h11.start_next_cycle()
         self._expect()
         return True
 
@@ -57,7 +55,10 @@ class Exchange:
         """Take the bytes of the request from ``data``; return True if it is complete. Raises Refused."""
         try:
             if self.environ is None and not self._raw:
-                self._read_usual(data)
+                self._usual = messages.Usual.read(data, self._header_size)
+                if self._usual is not None:
+                    self.environ = self._usual.environ
+                    del data[:self._usual.header_size]
             return self._collect_usual(data) if self._usual is not None else self._collect(data)
         except h11.RemoteProtocolError as error:
             status = error.error_status_hint
@@ -65,12 +66,6 @@ class Exchange:
                 status = 414
             raise messages.Refused(status if status in messages.PHRASES else 400,
                                    f"The request is malformed: {error}."[:200]) from None
-
-    def _read_usual(self, data: bytearray) -> None:
-        self._usual = messages.Usual.read(data, self._header_size)
-        if self._usual is not None:
-            self.environ = self._usual.environ
-            del data[:self._usual.header_size]
 
     def _collect_usual(self, data: bytearray) -> bool:
         assert self._usual is not None

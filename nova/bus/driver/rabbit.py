@@ -39,24 +39,20 @@ class _Publisher:
 
     def __init__(self, opener: Opener, until: float) -> None:
         self.connection: Connection = opener.open(until)
-        self._declared: set[str] = set()
+        self.declared: set[str] = set()  # names of exchanges and queues
         self._opening = 0  # the opening of the channel after which the broker agreed to confirm messages
         self._tag = 0  # number of the last message since then
         self._confirmed: bool | None = None
         self._returned = False
         self._channel = self.connection.channel
-        self.connection.amqp.on_confirmed = self._on_ack
-        self._channel.events["basic_nack"].add(self._on_nack)
+        self.connection.amqp.on_confirmed = functools.partial(self._on_confirmation, True)
+        self._channel.events["basic_nack"].add(functools.partial(self._on_confirmation, False))
         self._channel.events["basic_return"].add(self._on_return)
         self._queue_channel: amqp.Channel | None = None
 
-    def _on_ack(self, tag: int) -> None:
+    def _on_confirmation(self, accepted: bool, tag: int, _multiple: bool = False) -> None:
         if tag == self._tag:
-            self._confirmed = True
-
-    def _on_nack(self, tag: int, _multiple: bool) -> None:
-        if tag == self._tag:
-            self._confirmed = False
+            self._confirmed = accepted
 
     def _on_return(self, *_arguments: Any) -> None:
         self._returned = True
@@ -83,13 +79,13 @@ class _Publisher:
             raise messaging.MessageUndeliverable(None, message.exchange.name, message.routing_key, None)
 
     def _declare(self, message: Outgoing) -> None:
-        if message.queue is not None and message.queue.name not in self._declared:
+        if message.queue is not None and message.queue.name not in self.declared:
             self.connection.declare_queue(message.queue)
-            self._declared.add(message.queue.name)
+            self.declared.add(message.queue.name)
         exchange: Exchange = message.exchange
-        if exchange.declare and exchange.name not in self._declared:
+        if exchange.declare and exchange.name not in self.declared:
             self.connection.declare(exchange)
-            self._declared.add(exchange.name)
+            self.declared.add(exchange.name)
 
     def _await_confirmation(self, until: float) -> None:
         while self._confirmed is None:
@@ -99,10 +95,6 @@ class _Publisher:
             self.connection.handle(until - now)
             if self.connection.blocked:
                 until = min(until, time.monotonic() + _LAST)
-
-    def renew(self) -> None:
-        """Declare everything again, because some of it was deleted."""
-        self._declared.clear()
 
     def queue_channel(self) -> amqp.Channel:
         """Return a channel for requests about queues: the broker closes it to refuse one."""
@@ -199,7 +191,7 @@ class RabbitConsumer:
                 if idle or self._connection.used_at < time.monotonic() - _IDLE:
                     self._connection.amqp.heartbeat_tick()
                     self._connection.used_at = time.monotonic()
-            except _CONSUMER_ERRORS as error:
+            except Exception as error:
                 if self._connection is not None:
                     self._connection.drop()
                     self._connection = None
@@ -208,14 +200,8 @@ class RabbitConsumer:
                     break
                 pause = pause or self._opener.options.retry_interval
                 LOG.error("The connection of the consumer of %s is lost: %s; reconnecting in about %.1f s",
-                          self._queues[0].name, error, pause)
+                          self._queues[0].name, error, pause, exc_info=not isinstance(error, _CONSUMER_ERRORS))
                 pause = self._wait(pause)
-            except Exception:
-                LOG.exception("Unexpected error in the consumer of %s", self._queues[0].name)
-                if self._connection is not None:
-                    self._connection.drop()
-                    self._connection = None
-                self._stopping.wait(1)
         self._end()
 
     def keep_alive(self) -> None:
@@ -290,7 +276,7 @@ class RabbitBroker:
                 self._put_back(publisher)
                 raise error if isinstance(error, NotPublished) else MessageRefused(str(error)) from error
             except amqp.NotFound as error:
-                publisher.renew()
+                publisher.declared.clear()
                 self._put_back(publisher)
                 if renewed:
                     raise NotPublished(str(error)) from error
@@ -416,8 +402,8 @@ class RabbitBroker:
             self._drop(publisher)
             return
         with self._changed:
-            old = self._closed.is_set() or connection.used_at < time.monotonic() - self._options.idle_seconds
-            if not old or (self._count <= _MAX_IDLE and not self._closed.is_set()):
+            used = self._count <= _MAX_IDLE or connection.used_at >= time.monotonic() - self._options.idle_seconds
+            if used and not self._closed.is_set():
                 bisect.insort(self._idle, publisher, key=lambda idle: idle.connection.used_at)
                 self._changed.notify()
                 return
@@ -462,10 +448,9 @@ class RabbitBroker:
         publisher, _fresh = self._take(time.monotonic() + seconds)
         try:
             yield publisher.queue_channel()
-        except ERRORS as error:
+        except BaseException as error:
             self._drop(publisher)
-            raise NotPublished(str(error) or type(error).__name__) from error
-        except BaseException:
-            self._drop(publisher)
+            if isinstance(error, ERRORS):
+                raise NotPublished(str(error) or type(error).__name__) from error
             raise
         self._put_back(publisher)

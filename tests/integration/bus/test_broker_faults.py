@@ -100,7 +100,6 @@ class ScriptedBroker:
     def client(self, **options: Any) -> RabbitBroker:
         conf = cfg.ConfigOpts()
         conf([])
-        messaging.set_transport_defaults("nova")
         url = messaging.TransportURL(conf, "nova-rabbit", hosts=[messaging.TransportHost(
             "127.0.0.1", self._listening.getsockname()[1], "nova", "nova")])
         Options.of(conf)  # registers the options

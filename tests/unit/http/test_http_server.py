@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -120,6 +121,20 @@ def test_unread_responses_occupy_no_thread(served: Served) -> None:
     assert answer.read() == b"x" * 8_000_000
     for client in clients:
         client.close()
+
+
+def test_idle_connections_keep_no_response_in_memory(served: Served) -> None:
+    with contextlib.ExitStack() as stack:
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        for _number in range(3):
+            client = stack.enter_context(served.connect())
+            client.sendall(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = http.client.HTTPResponse(client)
+            answer.begin()
+            while answer.read(65536):
+                pass
+        eventually(lambda: tracemalloc.get_traced_memory()[0] < 8_000_000)
 
 
 def test_incomplete_request_gets_408_after_the_receive_timeout(make: Callable[..., Served]) -> None:

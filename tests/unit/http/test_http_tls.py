@@ -211,6 +211,16 @@ def test_tls_key_updates_between_requests_are_accepted(serve: Callable[[], Serve
             assert b"fine" in client.answer()
 
 
+def test_idle_connection_is_closed_without_a_response(serve: Callable[[], Served],
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection without a request is idle, as without TLS: its client must not receive 408."""
+    monkeypatch.setattr("nova.http.connection.IDLE", 0.2)
+    served = serve()
+    with served.trusting.wrap_socket(socket.create_connection(("127.0.0.1", served.port), 40),
+                                     server_hostname="127.0.0.1") as client:
+        assert client.recv(1000) == b""
+
+
 def test_tls_versions_before_1_2_are_refused(serve: Callable[[], Served]) -> None:
     assert tls.context("api").minimum_version == ssl.TLSVersion.TLSv1_2
     served = serve()

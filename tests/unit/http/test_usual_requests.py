@@ -70,10 +70,12 @@ def test_usual_request_is_not_given_to_h11(monkeypatch: pytest.MonkeyPatch) -> N
         assert exchange.again()
 
 
-@pytest.mark.parametrize("header", [("X", "a\r\nb: c"), ("X", "a\nb"), ("X ", "a"), ("X", "a\0"), ("", "a")])
-def test_invalid_header_of_a_response_is_refused(header: tuple[str, str]) -> None:
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("header", [("X", "a\r\nb: c"), ("X", "a\nb"), ("X ", "a"), ("X", "a\0"), ("", "a"),
+                                    ("X", "\u20ac")])
+def test_invalid_header_of_a_response_is_refused(header: tuple[str, str], version: str) -> None:
     exchange = Exchange(HEADER, BODY)
-    assert exchange.collect(bytearray(b"GET / HTTP/1.1\r\nHost: nova\r\n\r\n"))
+    assert exchange.collect(bytearray(f"GET / HTTP/{version}\r\nHost: nova\r\n\r\n".encode()))
     with pytest.raises(h11.LocalProtocolError):
         exchange.answer("200 OK", [header], b"", keep=True)
     assert exchange.answer("500 Internal Server Error", [], b"x", keep=False).endswith(b"\r\n\r\nx")
