@@ -172,7 +172,7 @@ def test_a_connection_prepares_a_limited_number_of_statements(database: Database
     ("session", ["default_pool_size = 8"], True), ("transaction", ["default_pool_size = 2"], False),
     ("transaction", ["server_reset_query_always = 1", "default_pool_size = 4"], False)])
 def test_transactions_succeed_through_pgbouncer(server: Server, mode: str, settings: list[str], kept: bool) -> None:
-    """In transaction mode a session of the server executes transactions of several clients in turn."""
+    """A session of the server executes transactions of several clients in turn, unless the mode is "session"."""
     update = sa.update(TABLE).where(TABLE.c.id == sa.bindparam("this"))
     locked = sa.select(TABLE.c.small).where(TABLE.c.id == sa.bindparam("this")).with_for_update()
 
