@@ -14,7 +14,7 @@ PYTHON=/usr/bin/python3
 unset PYTHONDONTWRITEBYTECODE # without byte code, each start of a service would compile all modules
 BUILD_PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev) # of the Python packages
 PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-driver-lxc libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils ovmf swtpm swtpm-tools
-    rabbitmq-server postgresql mariadb-server
+    rabbitmq-server postgresql pgbouncer mariadb-server
     dnsmasq-base nftables iproute2 iputils-ping genisoimage procps
     novnc spice-html5 chromium chromium-driver # browser tests of the status page and the consoles
     haproxy nginx-light apache2-bin # front ends of the API and the metadata service

@@ -112,6 +112,24 @@ def start_postgresql(*options: str) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
+def start_pgbouncer(server: Server, mode: str, *settings: str) -> Iterator[Server]:
+    """Start PgBouncer before PostgreSQL; ``mode``: its pool_mode. ``settings`` are further lines of its file."""
+    program = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin")
+    _require(program, "PgBouncer (pgbouncer)")
+
+    def prepare(base: pathlib.Path, port: int) -> list[str]:
+        (base / "ini").write_text("\n".join([
+            "[databases]", f"* = host=127.0.0.1 port={server.port} user=nova", "[pgbouncer]",
+            "listen_addr = 127.0.0.1", f"listen_port = {port}", "unix_socket_dir =", "auth_type = any",
+            f"pool_mode = {mode}", *settings]))
+        return [str(program), str(base / "ini")]
+
+    with _server("pgbouncer", "postgres", prepare,
+                 lambda base, port: f"postgresql+psycopg2://nova@127.0.0.1:{port}/postgres") as proxy:
+        yield proxy
+
+
+@contextlib.contextmanager
 def start_mariadb(*options: str) -> Iterator[Server]:
     """Start MariaDB. ``options`` are appended to its command line."""
     server_program, install = shutil.which("mariadbd", path="/usr/sbin:/usr/bin"), shutil.which("mariadb-install-db")

@@ -70,7 +70,7 @@ def execute(connection: sa.Connection, statement: Any, values: Mapping[str, Any]
         stored = cursor.fetchall() if description else []
     except Exception as error:
         # SQLAlchemy converts the error, calls the listeners and discards a lost connection.
-        connection.execution_options(**{_ERROR: error}).exec_driver_sql(text)
+        connection.exec_driver_sql(text, execution_options={_ERROR: error})
         raise
     finally:
         cursor.close()
@@ -104,8 +104,8 @@ class _Plan:
                 self._variable.append((name, process))
             else:
                 self._constant[name] = process(bind.effective_value) if process else bind.effective_value
-        self._row: Callable[[list[Any]], Any] | None = None
-        self._processes: list[tuple[int, _Process]] = []
+        # The type of rows and the conversions of columns, by index; None before the first result.
+        self._described: tuple[Callable[[list[Any]], Any], list[tuple[int, _Process]]] | None = None
 
     def parameters(self, values: Mapping[str, Any]) -> Any:
         """Return the parameters in the form of the driver."""
@@ -119,26 +119,27 @@ class _Plan:
 
     def rows(self, description: Any, stored: list[Any]) -> list[Any]:
         """Return the rows of a result with this description as named tuples."""
-        if self._row is None:
-            self._describe(description)
-        assert self._row is not None
+        if self._described is None:
+            self._described = self._describe(description)  # at once: several threads may have the first result
+        make, processes = self._described
         rows = []
         for values in stored:
             row = list(values)
-            for index, process in self._processes:
+            for index, process in processes:
                 row[index] = process(row[index])
-            rows.append(self._row(row))
+            rows.append(make(row))
         return rows
 
-    def _describe(self, description: Any) -> None:
+    def _describe(self, description: Any) -> tuple[Callable[[list[Any]], Any], list[tuple[int, _Process]]]:
         statement: Any = self.compiled.statement
         columns = list(statement.exported_columns)
+        processes = []
         for index, (column, described) in enumerate(zip(columns, description, strict=True)):
             process = column.type.dialect_impl(self._dialect).result_processor(self._dialect, described[1])
             if process is not None:
-                self._processes.append((index, process))
+                processes.append((index, process))
         make_type: Any = collections.namedtuple
-        self._row = make_type("Row", [column.key for column in columns], rename=True)._make
+        return make_type("Row", [column.key for column in columns], rename=True)._make, processes
 
 
 @functools.lru_cache(1000)

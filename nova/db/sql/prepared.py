@@ -10,7 +10,7 @@ import datetime
 import decimal
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,40 +20,38 @@ from nova.db.sql import errors
 
 # A statement is prepared at this execution on a connection.
 _FREQUENT = 3
-# Bounds: prepared statements of a connection, for each of which the server keeps a plan of some 20 kB, and statements
-# of a process that are counted.
-_PREPARED, _COUNTED = 150, 600
+# Bounds: prepared statements of a connection, for each of which the server keeps a plan of some 20 kB; statements of a
+# process that are counted; parameters of a prepared statement (1,000 take 200 kB, and planning 66,000 takes 150 MB).
+_PREPARED, _COUNTED, _PARAMETERS = 150, 600, 250
 # SQLSTATE of a prepared statement that does not exist, or exists already: a proxy shares the sessions of the server.
 _SHARED = frozenset({"26000", "42P05"})
 # SQLSTATE of a statement whose plan has other columns since a migration.
 _CHANGED = "0A000"
 _INFO = "nova_prepared"  # entry of a connection's info
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s|%%")
-_TYPES: dict[type, str] = {bool: "bool", int: "int8", str: "unknown", type(None): "unknown", float: "numeric",
+_TYPES: dict[type, str] = {bool: "bool", int: "int4", str: "unknown", type(None): "unknown", float: "numeric",
                            decimal.Decimal: "numeric", datetime.datetime: "timestamp"}
 _UNSUPPORTED = ""
-_INT8 = 2**63
+_INT4, _INT8 = 2**31, 2**63
 
 
 class _Statement:
     """A statement with the types of its parameters. ``accepted``: whether the server prepares it; None before the first
     attempt. ``execute``: the command that executes it, once it is prepared."""
 
-    __slots__ = ("_text", "_types", "accepted", "execute")
+    __slots__ = ("_names", "_text", "_types", "accepted", "execute")
 
-    def __init__(self, text: str, types: tuple[str, ...]) -> None:
-        self._text, self._types = text, types
+    def __init__(self, text: str, names: tuple[str, ...], types: tuple[str, ...]) -> None:
+        self._text, self._names, self._types = text, names, types
         self.accepted = False if _UNSUPPORTED in types else None
         self.execute = ""
 
-    def prepare(self, parameters: Mapping[str, Any]) -> str:
-        """Return the command that prepares the statement, and set ``execute``. ``parameters``: any values."""
-        types = dict(zip(parameters, self._types, strict=True))
-        names: dict[str, int] = {}
-        text = _PLACEHOLDER.sub(lambda match: "%" if match[1] is None else
-                                f"${names.setdefault(match[1], len(names) + 1)}", self._text)
-        declared = f"({', '.join(types[name] for name in names)})" if names else ""
-        values = f"({', '.join(f'%({name})s' for name in names)})" if names else ""
+    def prepare(self) -> str:
+        """Return the command that prepares the statement, and set ``execute``."""
+        numbers = {name: f"${number}" for number, name in enumerate(self._names, 1)}
+        text = _PLACEHOLDER.sub(lambda match: numbers[match[1]] if match[1] else "%", self._text)
+        declared = f"({', '.join(self._types)})" if self._types else ""
+        values = f"({', '.join(f'%({name})s' for name in self._names)})" if self._names else ""
         # The name depends on the text: a session that a proxy shares never has another statement of this name.
         name = "nova_" + hashlib.sha256(f"{declared} {text}".encode()).hexdigest()[:40]
         self.execute = f"EXECUTE {name}{values}"
@@ -73,6 +71,7 @@ class Preparer:
     """Prepares the frequent statements of an engine."""
 
     def __init__(self, engine: sa.Engine) -> None:
+        self._names: dict[str, tuple[str, ...]] = {}  # parameters of a statement, in the order of its text
         self._statements: dict[tuple[str, tuple[str, ...]], _Statement] = {}
         self._enabled = True
         sa.event.listen(engine, "do_execute", self._execute)
@@ -85,41 +84,51 @@ class Preparer:
         info = execution.root_connection.info
         session = info.get(_INFO) or info.setdefault(_INFO, _Session())
         session.executing = False
-        types = _types(parameters)
-        statement = self._statements.get((text, types))
+        statement = self._find(execution.compiled.statement, text, parameters)
         if statement is None:
-            if len(self._statements) >= _COUNTED:
-                return False
-            statement = self._statements[text, types] = _Statement(text, types)
+            return False
         count = session.executions.get(statement, 0)
-        if count < _FREQUENT and not self._prepare(cursor, session, statement, parameters, count + 1):
+        if count < _FREQUENT and not self._prepare(cursor, session, statement, count + 1):
             return False
         session.executing = True
         cursor.execute(statement.execute, parameters)
         return True
 
-    def _prepare(self, cursor: Any, session: _Session, statement: _Statement, parameters: Mapping[str, Any],
-                 count: int) -> bool:
+    def _find(self, source: Any, text: str, parameters: Mapping[str, Any]) -> _Statement | None:
+        """Return the statement for these parameters, or None if it is not to be prepared. Commands for savepoints are
+        not: they must work in a failed transaction, too."""
+        names = self._names.get(text)
+        if names is None:
+            if len(self._names) >= _COUNTED or len(parameters) > _PARAMETERS or not (source.is_select or source.is_dml):
+                return None
+            names = self._names[text] = tuple(dict.fromkeys(filter(None, _PLACEHOLDER.findall(text))))
+        types = _types([parameters[name] for name in names])
+        statement = self._statements.get((text, types))
+        if statement is None and len(self._statements) < _COUNTED:
+            statement = self._statements[text, types] = _Statement(text, names, types)
+        return statement
+
+    def _prepare(self, cursor: Any, session: _Session, statement: _Statement, count: int) -> bool:
         """Count an execution, and prepare a frequent statement; return True if it is prepared."""
         if statement.accepted is False or session.prepared >= _PREPARED:
             return False
         if count == _FREQUENT:
             if statement.accepted:
-                cursor.execute(statement.prepare(parameters))
-            elif not self._try(cursor, statement, parameters):
+                cursor.execute(statement.prepare())
+            elif not self._try(cursor, statement):
                 return False
             session.prepared += 1
         session.executions[statement] = count
         return count == _FREQUENT
 
     @staticmethod
-    def _try(cursor: Any, statement: _Statement, parameters: Mapping[str, Any]) -> bool:
+    def _try(cursor: Any, statement: _Statement) -> bool:
         """Prepare a statement for the first time; the transaction continues if the server refuses it."""
         in_transaction = not cursor.connection.autocommit
         if in_transaction:
             cursor.execute("SAVEPOINT nova_prepare")
         try:
-            cursor.execute(statement.prepare(parameters))
+            cursor.execute(statement.prepare())
             statement.accepted = True
         except cursor.connection.ProgrammingError:
             if in_transaction:
@@ -141,15 +150,16 @@ class Preparer:
         raise db_exception.RetryRequest(context.original_exception)
 
 
-def _types(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the types that the server derives from the literals of these values."""
-    types = tuple([_TYPES.get(type(value), _UNSUPPORTED) for value in parameters.values()])
-    if "int8" in types or "timestamp" in types:
-        return tuple([_exact(kind, value) for kind, value in zip(types, parameters.values(), strict=True)])
+def _types(values: Sequence[Any]) -> tuple[str, ...]:
+    """Return the types that the server derives from the literals of these values. Others would change results: the sum
+    of int4 is an integer, that of int8 is not."""
+    types = tuple([_TYPES.get(type(value), _UNSUPPORTED) for value in values])
+    if "int4" in types or "timestamp" in types:
+        return tuple([_exact(kind, value) for kind, value in zip(types, values, strict=True)])
     return types
 
 
 def _exact(kind: str, value: Any) -> str:
-    if kind == "int8" and not -_INT8 <= value < _INT8:
-        return "numeric"
+    if kind == "int4":
+        return kind if -_INT4 < value < _INT4 else "int8" if -_INT8 < value < _INT8 else "numeric"
     return "timestamptz" if kind == "timestamp" and value.tzinfo is not None else kind

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Required, TypedDict
 import requests
 from msgspec import Meta
 
-from nova import exception
+from nova import context, exception
 from nova.conf import CONF
 from nova.context import RequestContext
+from nova.objects.base import is_canonical
 from nova.service_clients import ServiceClient, Unreachable, decode_response
 
 GROUP = "neutron"
@@ -187,7 +188,10 @@ class NeutronApi:
 
     def _get(self, ctx: RequestContext, kind: str, uuid: str, token: str | None, missing: exception.NotFound) -> Raw:
         """Return a port or network. Raises ``missing`` also for an alias of the id: MySQL ignores case, but a port with
-        another id than requested would count as created by Nova, and be deleted with the server."""
+        another id than requested would count as created by Nova, and be deleted with the server. An id of a user may
+        be any text, for example another path."""
+        if not is_canonical(uuid):
+            raise missing
         try:
             row: Raw = self._request(ctx, "GET", f"/{kind}s/{uuid}", kind, token)
         except exception.NotFound as error:
@@ -273,8 +277,11 @@ class NeutronApi:
                   body: Raw | None = None) -> Raw:
         """Create, get, update or delete a row of this kind (security_group, security_group_rule or floatingip) with the
         caller's token. Raises ``missing``."""
+        if method != "GET" and context.too_late():  # after slow requests to the service: the caller has given up
+            raise exception.NetworkServiceUnavailable(reason="the request has timed out: nothing was changed")
         path = f"/{kind.replace('_', '-')}s{'/' if uuid else ''}{uuid}"
         more: dict[str, Any] = {"json": {kind: body}} if body is not None else {}
+        more["waits"] = True  # a silent service must not occupy all threads
         try:
             return self._request(  # type: ignore[no-any-return]
                 ctx, method, path, "" if method == "DELETE" else kind, ctx.auth_token, **more)

@@ -39,14 +39,15 @@ class NeutronFloatingIps:
 
     def allocate(self, ctx: RequestContext, project_id: str, pool: str | None = None) -> FloatingIp:
         wanted = pool or CONF.neutron.default_floating_pool
-        network = next((uuid for uuid, name in self._pools(ctx).items() if wanted in (uuid, name)), None)
+        pools = self._pools(ctx)
+        network = next((uuid for uuid, name in pools.items() if wanted in (uuid, name)), None)
         if network is None:
             raise exception.FloatingIpPoolNotFound()
         try:
             made = self._send(ctx, "POST", body={"floating_network_id": network})
         except exception.NoMoreFixedIps as error:
             raise exception.NoMoreFloatingIps(pool=wanted) from error
-        return self.get(ctx, made["id"])
+        return _floating_ip(made, pools, {})
 
     def release(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
         self._send(ctx, "DELETE", uuid)
@@ -88,11 +89,15 @@ class NeutronFloatingIps:
         rows = self._api.list(ctx, "floatingips", ctx.auth_token, **query)
         pools = self._pools(ctx) if rows else {}
         ports = self._api.ports_by_id(ctx, [row["port_id"] for row in rows if row.get("port_id")])
-        return [FloatingIp(
-            uuid=row["id"], address=row["floating_ip_address"], project_id=row.get("tenant_id"),
-            pool=pools.get(row["floating_network_id"]) or "",
-            instance_uuid=ports.get(row["port_id"] or "", {}).get("device_id") or None,
-            fixed_address=row.get("fixed_ip_address")) for row in rows]
+        return [_floating_ip(row, pools, ports) for row in rows]
+
+
+def _floating_ip(row: Raw, pools: dict[str, str], ports: dict[str, Raw]) -> FloatingIp:
+    return FloatingIp(
+        uuid=row["id"], address=row["floating_ip_address"], project_id=row.get("tenant_id"),
+        pool=pools.get(row.get("floating_network_id", "")) or "",
+        instance_uuid=ports.get(row["port_id"] or "", {}).get("device_id") or None,
+        fixed_address=row.get("fixed_ip_address"))
 
 
 def _network(raw: Raw) -> Network:

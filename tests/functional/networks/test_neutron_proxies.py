@@ -1,7 +1,11 @@
 """os-networks, os-floating-ip-pools and os-floating-ips with the back end "neutron", with the rights of the caller."""
 
+import concurrent.futures
+import threading
+
 import pytest
 
+from nova import context, exception, service_clients
 from tests.functional.several_hosts import refused
 
 OLD, NEW = "2.35", "2.36"
@@ -81,3 +85,43 @@ def test_error_of_the_network_service_is_passed_on(member, neutron, public):
     assert refused(lambda: created(member))[0] == 403
     neutron.faults[("GET", "floatingips")] = [503]
     assert refused(lambda: member.get(PATH, version=OLD))[0] == 503
+
+
+def test_allocated_address_is_returned_although_the_service_fails_afterwards(member, neutron, public):
+    neutron.faults[("GET", "floatingips")] = [503]
+    assert created(member)["ip"] == "203.0.113.7"
+    assert len(neutron.rows["floatingips"]) == 1
+
+
+def test_address_is_not_allocated_after_the_request_has_timed_out(suite, neutron, public):
+    ctx = context.RequestContext(user_id="m", project_id="p", auth_token="m:p")
+    with context.deadline(0.0), pytest.raises(exception.ServiceUnavailable, match="nothing was changed"):
+        suite.conductor.core.allocator.floating_ips.allocate(ctx, "p")
+    assert not neutron.rows["floatingips"]
+
+
+def test_silent_service_does_not_occupy_all_threads_with_changes(member, neutron, public, monkeypatch):
+    monkeypatch.setattr(service_clients, "_MAX_PENDING_SUSPECT", 1)
+    monkeypatch.setattr(service_clients, "_MAX_PENDING", 1)
+    monkeypatch.setattr(service_clients, "_SUSPECT_AFTER", 0.1)
+    made, arrived, release = created(member), threading.Event(), threading.Event()
+
+    def silent(answer):
+        arrived.set()
+        release.wait(20)
+        return answer
+
+    neutron.twists[("DELETE", "floatingips")] = [silent]
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        first = threads.submit(member.delete, f"{PATH}/{made['id']}", version=OLD)
+        assert arrived.wait(20)
+        second = refused(lambda: member.delete(f"{PATH}/{made['id']}", version=OLD))
+        release.set()
+        first.result()
+    assert second[0] == 503
+
+
+def test_unknown_ids_of_any_form_are_not_found(member, neutron, public):
+    for path in ("/os-networks/", "/os-tenant-networks/", f"{PATH}/"):
+        for ident in ("a", "a%2Fb", "..%2Fports", "%3Flimit=1", "%23", "%C3%A4%20%0A", "x" * 300, f"{public}%3F"):
+            assert refused(lambda path=path, ident=ident: member.get(path + ident, version=OLD))[0] == 404, ident

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import datetime
 import decimal
 import pathlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,6 +72,34 @@ def test_result_has_the_labels_and_the_order_of_the_statement(database: Database
     (row,) = database.read(lambda connection: hot.execute(connection, SMALLER, {"more": 5}).all())
     assert (tuple(row), row.id, row.sum) == ((1, 2, 1), 1, 2)
     assert list(database.read(lambda connection: hot.execute(connection, SMALLER, {"more": None}))) == [(1, None, 1)]
+
+
+def test_first_results_in_two_threads_are_converted_once(database: Database) -> None:
+    describing = threading.Barrier(2)
+
+    class Number(sa.types.TypeDecorator[int]):
+        impl, cache_ok = sa.Integer, True
+
+        def result_processor(self, dialect: sa.Dialect, coltype: object) -> Any:
+            describing.wait(20)
+            return None
+
+    statement = sa.select(TABLE.c.list, sa.type_coerce(TABLE.c.small, Number).label("small")).where(TABLE.c.id == 1)
+
+    def read(_number: int = 0) -> Any:
+        return database.read(lambda connection: hot.execute(connection, statement, {}).first())
+
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(read, range(2)), read()] == [(ROW["list"], ROW["small"])] * 3
+
+
+def test_transaction_continues_after_an_error_within_a_savepoint(database: Database) -> None:
+    def transaction(connection: sa.Connection) -> Any:
+        with contextlib.suppress(db_exception.DBDuplicateEntry), connection.begin_nested():
+            hot.execute(connection, INSERT, ROW)
+        return connection.execute(BY_ID, {"this": 1}).one().name
+
+    assert database.write(transaction) == ROW["name"]
 
 
 def test_update_changes_the_given_columns_and_counts_rows(database: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 import shutil
 import xml.etree.ElementTree as ET
@@ -47,8 +48,10 @@ echo "it wrote $(sh /bin/ask-tpm '{_READ}' | strings)"
 
 @pytest.fixture(name="pair")
 def pair_fixture(hosts: Hosts) -> Hosts:
+    umask = os.umask(0o077)  # that of a hardened nova-compute
     for host in hosts:
         host.start_driver(swtpm_enabled=True)
+    os.umask(umask)
     return hosts
 
 

@@ -68,7 +68,8 @@ def use_floating_ips(floating_ips, ctx):
     assert "nova" in floating_ips.pools(ctx)
     made = floating_ips.allocate(ctx, "p")
     floating_ips.give(ctx, "other", made.address)
-    assert "other" in [floating_ip.instance_uuid for floating_ip in floating_ips.index(ctx, "p")]
+    assert [floating_ips.get(ctx, made.uuid)] == floating_ips.index(ctx, "p")
+    assert floating_ips.get(ctx, made.uuid).instance_uuid == "other"
     floating_ips.take(ctx, "other", made.address)
     floating_ips.release(ctx, made.uuid)
 
