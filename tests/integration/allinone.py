@@ -6,10 +6,11 @@ import contextlib
 import os
 import pathlib
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
+from tests.integration import forkserver
+from tests.integration.cluster import command_of, environment
 from tests.integration.processes import Process, eventually, free_port
 
 _BIN = pathlib.Path(sys.executable).parent
@@ -25,8 +26,9 @@ def start_allinone(base: pathlib.Path, options: str,
     config = base / "nova.conf"
     config.write_text(f"[DEFAULT]\nstate_path = {base}/state\n[api]\nport = {port}\n{options}")
     (base / "image").write_bytes(bytes(1 << 20))
-    image = subprocess.run([_BIN / "nova-manage", "--config-file", config, "image", "import", base / "image",
-                            "--name", "blank", "--disk-format", "raw"], check=True, capture_output=True, text=True)
+    image = forkserver.run([*command_of("manage"), "--config-file", str(config), "image", "import", str(base / "image"),
+                            "--name", "blank", "--disk-format", "raw"], environment(), 60)
+    assert image.returncode == 0, image.stderr
     process = Process("nova-allinone", [*inside, str(_BIN / "nova-allinone"), "--config-file", str(config)],
                       base / "nova.log", env={"HOME": str(base), "PATH": os.defpath})
     process.start()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import configparser
 import pathlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,10 +11,10 @@ import amqp
 import pytest
 
 from nova.cmd.manage.hosts import account
-from tests.integration.cluster import Cluster, Place
+from tests.integration import forkserver
+from tests.integration.cluster import Cluster, Place, command_of, environment
 from tests.integration.processes import eventually, free_port
 from tests.integration.rabbit import Rabbit, start_rabbitmq
-from tests.paths import ROOT
 
 _HOSTS = ("left.example", "right.example")
 _EXCHANGE = "openstack"
@@ -47,10 +45,8 @@ class Enrolled:
             self.manage("enrol", host, "--output", str(directory))
 
     def manage(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", "import sys; from nova.cmd.manage import main; sys.exit(main())",
-             "--config-file", str(self.config), "host", *arguments],
-            capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+        done = forkserver.run([*command_of("manage"), "--config-file", str(self.config), "host", *arguments],
+                              environment(), 60)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
