@@ -106,7 +106,7 @@ class Reporter:
                         self._details = await self._inspect()
                     await self._write()
                 except ApiError as error:
-                    LOG.warning("The report on cluster %s was not written and is tried again: %s", self.cluster, error)
+                    LOG.warning("Cannot write the ClusterReport of cluster %s, retrying: %s", self.cluster, error)
                 await asyncio.sleep(_INTERVAL)
                 try:
                     async with asyncio.timeout(_INTERVAL if self._last is None else _DETAILS_INTERVAL):

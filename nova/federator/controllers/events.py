@@ -59,4 +59,4 @@ class Recorder:
             try:
                 await self.api.create(path, body)
             except ApiError as error:  # its namespace may be gone
-                LOG.debug("An event was not written: %s", error)
+                LOG.debug("Dropped a Kubernetes event: %s", error)

@@ -102,7 +102,7 @@ class Federation:
                     kinds.append(candidate)
                     break
             else:
-                LOG.info("The control plane does not serve %s %s; such objects are not placed", kind.group, kind.kind)
+                LOG.info("Not scheduling %s/%s: the federation control plane does not serve it", kind.group, kind.kind)
         return {**self.clusters.informers, "schedulegroups": self.groups.objects,
                 **self.catalog.informers(self.api, kinds), "schedules": self.stored}
 

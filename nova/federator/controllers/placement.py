@@ -162,10 +162,10 @@ class Placer:
                 failures = self._failures[group] = self._failures.get(group, 0) + 1
                 delay = min((0.05 if error.conflict else 0.5) * 2 ** min(failures, 12), _LONGEST_DELAY)
                 LOG.log(logging.DEBUG if error.conflict else logging.WARNING,
-                        "Group %s was not placed and is tried again in %.1f s: %s", group, delay, error)
+                        "Cannot schedule group %s, retrying in %.1f s: %s", group, delay, error)
                 asyncio.get_running_loop().call_later(delay, self.enqueue, group)
             except Exception:  # a group that cannot be processed must not stop the others
-                LOG.exception("Group %s cannot be processed; it is tried again when it changes", group)
+                LOG.exception("Unexpected error while scheduling group %s, retrying when it changes", group)
             finally:
                 if self._queue.done(group):
                     self._queue.put(group)
@@ -212,7 +212,7 @@ class Placer:
                     await self.clusters.finish(name)
             except ApiError as error:
                 if not error.missing:
-                    LOG.warning("The deletion of cluster %s is tried again: %s", name, error)
+                    LOG.warning("Cannot delete cluster %s, retrying: %s", name, error)
 
     def _patience(self, part: Schedule) -> int:
         """Return after how many seconds of silence a schedule of a deleted cluster is given up. Workloads that are

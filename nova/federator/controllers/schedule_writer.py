@@ -103,7 +103,7 @@ class ScheduleWriter:
         metadata = (await self.api.get(path))["metadata"]
         if "deletionTimestamp" in metadata:
             raise ApiError(f"{path} is still being deleted", 409)
-        LOG.warning("%s is written again: its spec was changed", path)
+        LOG.warning("Restoring %s: another client changed its spec", path)
         return await self.api.patch(path, {"spec": {**spec, "priorSilenceSeconds": schedules.NEVER}, "metadata": {
             "resourceVersion": metadata["resourceVersion"]}})
 

@@ -188,7 +188,7 @@ class LocalCluster:
                     delays[name] = min(delays.get(name, 0.5) * 2, _LONGEST_DELAY)
                     due[name] = now + delays[name]
                     with contextlib.suppress(Refused), self._lock():
-                        LOG.warning("%s of cluster %s ended and is restarted; log: %s", name, self.name,
+                        LOG.warning("%s of cluster %s exited, restarting it; its log: %s", name, self.name,
                                     self.processes.log(name))
                         self.processes.start(name, part.command, part.environment)
         finally:
