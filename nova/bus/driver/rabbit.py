@@ -204,7 +204,7 @@ class RabbitConsumer:
                           self._queues[0].name, error, pause)
                 pause = self._wait(pause)
             except Exception:
-                LOG.exception("Unexpected error in the consumer of %s", self._queues[0].name)
+                LOG.exception("Unexpected error in the consumer of %s, reconnecting", self._queues[0].name)
                 if self._connection is not None:
                     self._connection.drop()
                     self._connection = None

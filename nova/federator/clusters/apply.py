@@ -58,7 +58,7 @@ class Applier:
             resource, copy = await self.copies.cached(ref, schedule.name)
             if (copy is None and previous is not None and previous.uid == entry.uid
                     and objects.finished(ref, previous.status)):
-                return previous  # was removed in the cluster after its end: it must not run again
+                return previous  # a Job or Pod that was deleted after its end must not run again
             copy = copy or self.copies.ended.get((ref.key, entry.uid))
             if copy is None or not self._current(copy, schedule, entry, manifest):
                 copy = await self._apply(schedule, entry, manifest, resource)
@@ -212,7 +212,7 @@ class Applier:
         if ref.kind in ("Namespace", "CustomResourceDefinition"):
             foreign, own = await (self._content(ref.name) if ref.kind == "Namespace" else self._instances(copy))
             if own:
-                return False  # until these are removed, too
+                return False  # until these objects are deleted, too
             if foreign:
                 LOG.warning("Not deleting %s %s from the cluster: others created %s in it", ref.kind, ref.name, foreign)
                 await self._disown(path, copy)

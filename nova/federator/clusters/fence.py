@@ -31,7 +31,7 @@ class Fence:
     def __init__(self, api: Api, copies: Copies, heartbeat: Heartbeat, changed: Callable[[str], None]) -> None:
         self.api, self.copies, self.heartbeat, self.changed = api, copies, heartbeat, changed
         self.stopped = 0  # copies stopped by this agent, for metrics
-        self._closed: set[str] = set()  # schedules that were stopped
+        self._closed: set[str] = set()  # names of schedules with stopped workloads
         self._scaled: set[str] = set()  # uids of custom resources whose scale is set to 0
 
     def closed(self, fence_after: float | None) -> bool:

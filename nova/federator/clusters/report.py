@@ -63,7 +63,7 @@ class Reporter:
         self._running: dict[tuple[str, str, str], int] = {}  # owner -> pods on nodes
         self._included: dict[str, int] = {}  # schedule -> generation whose pods run
         self._wake = asyncio.Event()
-        self._due = 0.0  # when the details of the cluster are inspected again
+        self._due = 0.0  # monotonic time of the next inspection of the cluster
         self._last: ClusterReport | None = None
         self._details = _Details("", [], False)
 

@@ -147,7 +147,7 @@ class Backpropagation:
         reports = {namespace: report for namespace, report in sorted(self._reports_on.get(key, {}).items())
                    if self._listed(report)}
         if template is None and reports:
-            return _RETRY  # its kind is not loaded yet, or its deletion has not reached the clusters
+            return _RETRY  # the object is unknown: not loaded yet, or deleted
         surplus = dict(self._shown_of.get(key, {}))
         failure: ApiError | None = None
         if template is not None and not template.deleting and _opted_in(template):

@@ -423,7 +423,7 @@ def _label(value: str) -> str:
 def _lease_of(obj: Object) -> _Lease:
     spec = obj.get("spec") or {}
     epoch = spec.get("leaseTransitions")
-    waiting = (obj["metadata"].get("annotations") or {}).get(WAITING, "")  # of an agent that guards the cluster, too
+    waiting = (obj["metadata"].get("annotations") or {}).get(WAITING, "")  # an agent that waits counts, too
     return _Lease(f"{spec.get('renewTime')}/{waiting}", epoch if isinstance(epoch, int) else 0, time.monotonic())
 
 

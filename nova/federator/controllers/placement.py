@@ -89,7 +89,7 @@ class Placer:
         if current is None:
             return
         cluster = self._cluster(current.cluster_namespace)
-        if cluster is None:  # its Cluster object was deleted before its namespace, or is listed later
+        if cluster is None:  # the Cluster object is deleted already, or not listed yet
             unassigned = self.unassigned.setdefault(current.cluster_namespace, {})
             unassigned.pop(key, None)
             if new is not None:
@@ -171,7 +171,7 @@ class Placer:
                     self._queue.put(group)
 
     async def _watch_deadlines(self) -> None:
-        """Enqueue groups with a share that is not ready in time, and groups whose avoided clusters are free again."""
+        """Enqueue groups of which a schedule is not ready in time, or whose avoided clusters may be used again."""
         while True:
             await asyncio.sleep(5.0)
             now = time.monotonic()
@@ -283,7 +283,7 @@ class Placer:
                 continue
             resource = await self.api.resource(ref.api_version, ref.kind)
             if resource is None:
-                continue  # its kind was removed, and all objects with it
+                continue  # the kind was deleted, and all its objects
             obj = await self.api.find(resource.path(ref.namespace, ref.name))
             if obj is not None and template_of(obj) is not None:
                 raise ApiError(f"{key} exists, but has not been listed yet")

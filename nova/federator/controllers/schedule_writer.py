@@ -96,7 +96,7 @@ class ScheduleWriter:
         parts = self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})
         present = parts.get(stored.part)
         if present is None or present.uid != stored.uid or not later(present.version, stored.version):
-            parts[stored.part] = stored  # otherwise the watch was quicker, and has a report of the agent too
+            parts[stored.part] = stored  # otherwise the watch has a newer version
 
     async def _restore(self, path: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Set the spec of a schedule that exists but was damaged. Raises ApiError."""

@@ -196,7 +196,7 @@ class Standby:
                 if not any(schedules.decode(item).consumes for item in page["items"]) and not self._used(name):
                     await self._enter(name, "Suspending")
                     return
-            self._memory[name].idle = None  # it is used: its idle time begins again
+            self._memory[name].idle = None  # in use: the idle time of the cluster restarts
         finally:
             self.clusters.hold(name, False)
 
