@@ -167,7 +167,7 @@ def decode_response(response: requests.Response, shape: Any, key: str = "") -> A
         value = body[key] if key else body
         msgspec.convert(value, shape)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        LOG.warning("The response from %s is malformed, the request counts as failed: %s",
+        LOG.warning("Cannot read the response from %s, the request fails: %s",
                     (response.url or "").partition("?")[0], error)
         raise Unreachable(f"its response is malformed ({error})") from error
     return value

@@ -77,7 +77,7 @@ def _noauth(environ: Environ, url_project: str | None, request_ids: dict[str, An
     (another server than ours may listen anywhere)."""
     peer = environ.get("REMOTE_ADDR")
     if peer and not _is_loopback(peer):
-        LOG.warning("Refused a request from %s: [api]auth_strategy = noauth is for this machine alone", peer)
+        LOG.warning("Refused a request from %s: [api]auth_strategy = noauth serves this machine only", peer)
         raise Unauthorized()
     token = environ.get("HTTP_X_AUTH_TOKEN", "")
     user, _, project = token.partition(":")

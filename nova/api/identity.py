@@ -41,12 +41,12 @@ def check_project(req: Request, project_id: str) -> None:
         answer = _session().get(f"/projects/{quote(project_id, safe='')}", auth=auth, raise_exc=False,
                                 connect_retries=0, redirect=False, endpoint_filter={"service_type": "identity"})
     except exceptions.ClientException as error:
-        LOG.warning("Cannot query Keystone for project %s: %s", project_id, error)
+        LOG.warning("Cannot query Keystone, not checking that project %s exists: %s", project_id, error)
         return
     if answer.status_code == 404:
         raise UnknownProject(project_id=project_id)
     if answer.status_code not in (200, 403):
-        LOG.warning("Keystone responded with status %s to a query for project %s", answer.status_code, project_id)
+        LOG.warning("Keystone responded with %s: not checking that project %s exists", answer.status_code, project_id)
 
 
 @functools.cache

@@ -77,10 +77,10 @@ class Circuit:
                 del self._waiting[number]
 
     def answered(self) -> None:
-        """Record a reply, and close the circuit."""
+        """Record a reply of the service: calls are allowed again."""
         self._answered_at = time.monotonic()
         if self._open:
-            LOG.info("A service answers at %s again", self._topic)
+            LOG.info("A service responds at %s again: calls are allowed", self._topic)
             self._open = False
 
     def _await_listeners(self, seconds: float) -> bool:

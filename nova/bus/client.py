@@ -53,7 +53,7 @@ def retry_until_available(send: Callable[[], R], server: str) -> R:
         try:
             return send()
         except exception.ServiceUnavailable as error:
-            LOG.warning("Waiting for %s: %s", server, error.inside)
+            LOG.warning("No response from %s, retrying: %s", server, error.inside)
             time.sleep(random.uniform(pause / 2, pause))  # noqa: S311
             pause = min(pause * 1.5, _MAX_PAUSE)
 
@@ -64,7 +64,7 @@ def retry_once(send: Callable[[], R]) -> R:
     try:
         return send()
     except exception.ServiceUnavailable as error:
-        LOG.info("Repeating a failed call: %s", error)
+        LOG.info("RPC call failed, sending it once more: %s", error)
         return send()
 
 

@@ -38,11 +38,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"nova-federator {__version__}")
     roles = parser.add_subparsers(required=True, metavar="ROLE")
     scheduler = roles.add_parser("scheduler", help="place workloads on clusters")
-    scheduler.add_argument("--kubeconfig", type=pathlib.Path, help="of the control plane (default: $KUBECONFIG)")
-    scheduler.add_argument("--ca-cert", type=pathlib.Path, help="certificate that signs agents' certificates")
+    scheduler.add_argument("--kubeconfig", type=pathlib.Path, help="file of the control plane (default: $KUBECONFIG)")
+    scheduler.add_argument("--ca-cert", type=pathlib.Path, help="CA certificate that signs agents' certificates")
     scheduler.add_argument("--ca-key", type=pathlib.Path, help="key of --ca-cert; without it no cluster can join")
     scheduler.add_argument("--hosting-kubeconfig", type=pathlib.Path,
-                           help="of the hosting cluster (default: the service account of the pod, if there is one)")
+                           help="kubeconfig of the hosting cluster (default: the pod's service account, if any)")
     scheduler.add_argument("--hosting-namespace", default=os.environ.get("POD_NAMESPACE") or "elotl",
                            help="namespace of the control plane in the hosting cluster (default: $POD_NAMESPACE)")
     scheduler.add_argument("--alerts-address", default="", metavar="HOST:PORT",
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     scheduler.add_argument("--alerts-token-file", type=pathlib.Path,
                            help="file with the bearer token that senders of alerts present; required for alerts")
     scheduler.add_argument("--alerts-cert", type=pathlib.Path,
-                           help="certificate of the receiver of alerts (default: HTTP without TLS)")
+                           help="TLS certificate (PEM) that the alert receiver presents (default: plain HTTP)")
     scheduler.add_argument("--alerts-key", type=pathlib.Path, help="key of --alerts-cert")
     scheduler.set_defaults(role=_scheduler)
     agent = roles.add_parser("agent", help="carry out placements in a workload cluster")
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     agent.add_argument("--control-plane-kubeconfig", type=pathlib.Path, required=True,
                        help="kubeconfig with a bootstrap token of the control plane")
     agent.add_argument("--kubeconfig", type=pathlib.Path,
-                       help="of the workload cluster (default: the service account of the pod)")
+                       help="kubeconfig of the workload cluster (default: the service account of the pod)")
     agent.add_argument("--namespace", default="elotl",
                        help="namespace of the agent in the workload cluster (default: %(default)s)")
     agent.set_defaults(role=_agent)

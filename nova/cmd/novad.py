@@ -110,7 +110,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from nova.novad.runtime.service import PodmanService
     from nova.novad.server import Server
 
-    libc = _few_heaps()
+    libc = _limit_arenas()
     _forbid_core_dumps(libc)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # clients must not exhaust it
@@ -168,8 +168,8 @@ def _leave_out() -> None:
     warnings.filterwarnings("ignore", "Unable to find acceptable character detection")
 
 
-def _few_heaps() -> ctypes.CDLL:
-    """Return the C library, after limiting it to one heap: a heap per thread would use far more memory."""
+def _limit_arenas() -> ctypes.CDLL:
+    """Limit malloc to one arena, since an arena per thread uses far more memory. Return the ctypes handle of libc."""
     libc = ctypes.CDLL(None)
     with contextlib.suppress(AttributeError):
         libc.mallopt(_M_ARENA_MAX, 1)

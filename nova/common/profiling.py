@@ -124,7 +124,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self) -> tuple[int, bytes, str]:
         if not on_loopback(self.headers.get("Host", "").rpartition(":")[0]):
-            return self._say(403, "Profiles are for this machine only.")  # a page of a browser that was misled
+            return self._say(403, "Profiles are for this machine only.")  # a request from a web page of another site
         given = self.headers.get("Authorization", "").encode("latin-1", "replace")
         if not hmac.compare_digest(given, self.server.expected):
             return self._say(401, "The token for profiles is missing or wrong: Authorization: Bearer TOKEN.")

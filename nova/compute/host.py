@@ -196,7 +196,7 @@ class StepHost:
         try:
             yield
         except InProgress:
-            raise  # the step is called again
+            raise  # the runner calls the step again later
         except BaseException:
             files.remove(self._drive_path(_NEW))
             raise

@@ -91,6 +91,6 @@ def _read(path: str) -> str:
 
 
 def _make(path: str, content: str) -> None:
-    """Write the file atomically, without replacing a file that another process created meanwhile."""
+    """Create the file at ``path`` atomically. Keep an existing file: another process was faster."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     files.create(path, f"{content}\n")

@@ -53,7 +53,7 @@ class Precacher:
             try:
                 self._guests.images_cached(context.admin(), self._machine.name, [result])
             except exception.NovaException as error:
-                LOG.warning("Cannot report that image %s is %s: %s", image.id, result.state, error)
+                LOG.warning("Cannot report to a conductor that image %s is %s: %s", image.id, result.state, error)
             with self._lock:
                 self._pending.discard(image.id)
 
@@ -65,8 +65,8 @@ class Precacher:
             cached_image(self._machine, context.admin(), image, None)
             return CacheResult(image_id=image.id, state=caches.CACHED)
         except exception.NovaException as error:
-            LOG.warning("Cannot cache image %s: %s", image.id, error)
+            LOG.warning("Cannot cache image %s, reporting the failure: %s", image.id, error)
             return CacheResult(image_id=image.id, message=error.message[:_MESSAGE])
         except Exception:
-            LOG.exception("Cannot cache image %s", image.id)
+            LOG.exception("Cannot cache image %s, reporting the failure", image.id)
             return CacheResult(image_id=image.id, message="unexpected error, see the log of nova-compute")

@@ -24,7 +24,7 @@ class QuiescedGuests:
 
     def begin(self, instance: Instance) -> None:
         """Quiesce the guest. Raises InstanceQuiesceFailed, GuestNotFound."""
-        self._end_after(instance, self._timeout)  # set before the call, which may hang
+        self._end_after(instance, self._timeout)  # the timer must run if the driver call hangs
         try:
             self._snapshots.quiesce(instance)
         except exception.InstanceQuiesceFailed:
@@ -52,7 +52,7 @@ class QuiescedGuests:
             try:
                 self.end(instance)
             except Exception as error:
-                LOG.error("[instance: %s] Cannot thaw the guest, its file systems may stay frozen: %s", instance.uuid,
+                LOG.error("[instance: %s] Cannot thaw the guest; if it hangs, reboot the server: %s", instance.uuid,
                           error)
 
     def _end_after(self, instance: Instance, seconds: float) -> None:

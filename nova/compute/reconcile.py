@@ -152,7 +152,7 @@ class Reconciler:
         self._unknown.seen(unknown)
 
     def _put_back(self, ctx: context.RequestContext, uuids: Sequence[str]) -> None:
-        """Restore missing guests: an aborted move may have set them aside while this host was away."""
+        """Restore missing guests: an aborted move may have renamed their disks while this host was away."""
         missing = [uuid for uuid in uuids if not self._runner.busy(uuid)]
         if not missing or "move" not in self.machine.driver.capabilities:
             return
@@ -160,7 +160,7 @@ class Reconciler:
             try:
                 self.machine.driver.cold_migration.revert(instance)
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] Cannot restore the missing guest: %s", instance.uuid, error)
+                LOG.warning("[instance: %s] Cannot restore the missing guest, retrying: %s", instance.uuid, error)
 
     def _unclaimed(self, ctx: context.RequestContext, uuids: Sequence[str], running: Collection[str]) -> list[str]:
         """Handle guests and files that are not in the rows of this host; remove those that must leave. Returns the
@@ -223,7 +223,7 @@ class Reconciler:
         try:
             self._guests.power_states(context.admin(), self.machine.name, [now])
         except exception.NovaException as error:
-            LOG.warning("[instance: %s] Cannot report the power state: %s", uuid, error)
+            LOG.warning("[instance: %s] Cannot report the power state, retrying at the next interval: %s", uuid, error)
 
 
 class UnknownGuests:
@@ -264,8 +264,8 @@ class UnknownGuests:
             except InProgress as change:
                 LOG.info("[instance: %s] Unknown guest: action %s: %s", uuid, CONF.compute.unknown_guests, change)
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] Unknown guest: action %s failed: %s", uuid, CONF.compute.unknown_guests,
-                            error)
+                LOG.warning("[instance: %s] Unknown guest: action %s failed, retrying: %s", uuid,
+                            CONF.compute.unknown_guests, error)
 
 
 class Resumption:

@@ -397,7 +397,7 @@ class Runner:
             self._engine.progress(job.ctx, msgspec.structs.replace(
                 self._new_report(job), step=step, final=False, changes=changes, results=values))
         except exception.ServiceUnavailable:
-            LOG.debug("Cannot report the progress; the end will be reported")
+            LOG.debug("Cannot report the progress to a conductor; the end is reported")
 
     def _report(self, job: Job, report: StepReport) -> None:
         """Report the end of the order until a conductor has stored it, a newer order exists, or the service stops. A
@@ -414,7 +414,7 @@ class Runner:
             except exception.StaleReport:
                 if report.attempt != job.order.attempt:
                     continue
-                LOG.info("[instance: %s] The report of %s is refused: another process has taken over", job.uuid,
+                LOG.info("[instance: %s] The conductor refused the report of %s: another process runs it", job.uuid,
                          job.order.action.action)
                 self._after_refusal(job)
                 return

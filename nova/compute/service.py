@@ -277,7 +277,7 @@ class ComputeService:
         try:
             self._guests.hypervisor_lost(context.admin(), self.host, CONF.my_ip, failure_of(error, self.host))
         except exception.NovaException as away:
-            LOG.warning("Cannot report to a conductor that the hypervisor is unavailable: %s", away)
+            LOG.warning("Cannot report to conductors that the hypervisor is unavailable: %s", away)
 
 
 # Numbers of hosts that start, and that stop, at the same time. Most of that time is waiting.

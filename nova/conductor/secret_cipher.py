@@ -60,7 +60,7 @@ class SecretCipher:
         try:
             return None if secret is None else self._encrypt(secret)
         except _Unusable as error:
-            LOG.error("Key file %s cannot be used: %s", self.path, error)
+            LOG.error("Cannot use key file %s, secrets are not stored or read: %s", self.path, error)
             raise exception.ServiceUnavailable("Secrets cannot be stored now.") from error
 
     def decrypt(self, token: str | None) -> str | None:

@@ -217,7 +217,7 @@ class ConductorService:
         self._isolation_guard.check(self.core.db.read(_last_heard))
         silent = self.core.db.write(services.mark_down) if self._isolation_guard.may_judge_hosts else ()
         if silent:
-            LOG.warning("Hosts that stopped responding: %s", ", ".join(silent))
+            LOG.warning("No heartbeat of these hosts, scheduling no servers to them: %s", ", ".join(silent))
             self.core.fleet.services(self.core.db.read(lambda connection: services.flags(connection, silent)))
         # Leases appear to be expired after a clock jump until their owners have renewed them.
         if clock.steady(CONF.conductor.lease):

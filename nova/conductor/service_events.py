@@ -157,7 +157,7 @@ def _extend(engine: Engine, uuid: str, volume_id: str) -> None:
     try:
         start(engine, context.admin(), uuid, ExtendVolume.name, {"volume_id": volume_id})
     except (exception.NotFound, exception.Conflict) as error:
-        LOG.info("[instance: %s] Volume %s was extended, but the guest cannot be: %s", uuid, volume_id, error)
+        LOG.info("[instance: %s] Volume %s was extended, but not for the guest: %s", uuid, volume_id, error)
         if _ID.fullmatch(volume_id):
             engine.in_background("", f"extension {uuid} {volume_id}",
                                  functools.partial(_refuse, engine.core, uuid, volume_id))

@@ -51,7 +51,7 @@ OPTIONS = {
                         "X-Auth-Token, X-User-Id, X-Project-Id and X-Roles, accepts connections from this machine "
                         "only, and is for tests only. Read by nova-api."),
         cfg.BoolOpt("legacy", default=False, help="Serve resources that upstream removed, up to microversion 2.35: "
-                    "os-certificates and, on the embedded networks only, those of nova-network: create and delete of "
+                    "os-certificates and, with [network]driver = linuxnet, those of nova-network: create and delete of "
                     "os-networks and os-tenant-networks, os-fixed-ips, os-floating-ips-bulk, os-floating-ip-dns, "
                     "os-security-group-default-rules and os-virtual-interfaces. By default they are answered with 410. "
                     "Set it for clients that still use them. Read by nova-api."),
@@ -144,7 +144,7 @@ OPTIONS = {
         cfg.StrOpt("tls_client_ca_file", help="File with the CA certificates (PEM) that must have signed the "
                    "certificates of proxies. Unset: proxies need no certificate. Read by nova-metadata."),
         cfg.BoolOpt("namespaces", default=True,
-                    help="Serve guests at 169.254.169.254:80 inside the network namespaces of this host's embedded "
+                    help="Serve guests at 169.254.169.254:80 inside the network namespaces of this host's own "
                          "networks. Read by nova-metadata. Disable it where only proxies use the service."),
         cfg.StrOpt("user", default="nova", help="User account that handles requests when nova-metadata starts as root, "
                    "which namespaces need. root only opens the sockets. If the account does not exist, nobody is used. "

@@ -16,7 +16,7 @@ QUOTAS = {
     "server_groups": (10, "server groups of a project"),
     "server_group_members": (10, "servers in a server group"),
     "security_groups": (10, "security groups of a project"),
-    "fixed_ips": (-1, "interfaces of the servers of a project on the embedded networks"),
+    "fixed_ips": (-1, "interfaces of the servers of a project (driver linuxnet)"),
     "floating_ips": (10, "floating IP addresses of a project"),
     "security_group_rules": (100, "rules in a security group"),
 }
@@ -118,7 +118,7 @@ OPTIONS = {
         *(cfg.IntOpt(name, default=value, min=-1,
                      help=f"Default maximum number of {counted}. -1: no limit. Read by nova-conductor. A project's own "
                           "quota overrides it.") for name, (value, counted) in QUOTAS.items()),
-        cfg.IntOpt("server_ports", default=16, min=-1, help="Maximum number of interfaces of a server on the embedded "
+        cfg.IntOpt("server_ports", default=16, min=-1, help="Maximum number of interfaces of a server on Nova's own "
                    "networks, each with one address of each IP version. -1: no limit. Read by nova-conductor. "
                    "fixed_ips limits the interfaces of a whole project."),
     ],

@@ -94,7 +94,7 @@ OPTIONS = {
         cfg.BoolOpt("enabled", default=False, help="Connect the serial ports of guests to TCP ports of the host when "
                     "they start, for serial consoles. Read by nova-compute."),
         cfg.StrOpt("port_range", default="10000:20000", regex=r"^\d{1,5}:\d{1,5}$", help="Range of TCP ports of this "
-                   "host for the serial ports of guests, as FIRST:END without END. Read by nova-compute."),
+                   "host for the serial ports of guests, as FIRST:END (END excluded). Read by nova-compute."),
         cfg.StrOpt("proxyclient_address", default="127.0.0.1", help="IP address of this host on which the serial ports "
                    "of guests listen, and at which console proxies reach them. Read by nova-compute."),
         cfg.StrOpt("base_url", default="ws://127.0.0.1:6083/",

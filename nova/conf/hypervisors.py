@@ -192,8 +192,8 @@ OPTIONS = {
         cfg.StrOpt("shard", help="Shard of Ironic whose nodes this host manages, together with the hosts of the same "
                    "value. Unset: the nodes of all shards. Read by nova-compute. Needs API version 1.82 of Ironic."),
         cfg.FloatOpt("api_retry_interval", default=2, min=0.05, help="Seconds between two requests for the state of a "
-                     "node that is being deployed, cleaned or switched, and between two attempts while a node is "
-                     "locked. Read by nova-compute."),
+                     "node that is being deployed, cleaned, or powered on or off, and between two attempts while "
+                     "Ironic has locked a node. Read by nova-compute."),
         cfg.IntOpt("serial_console_state_timeout", default=10, min=1, help="Seconds that Ironic gets to start the "
                    "serial console of a node. Read by nova-compute."),
     ],

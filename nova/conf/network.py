@@ -21,7 +21,7 @@ OPTIONS = {
     ],
     "network": [
         cfg.StrOpt("driver", default="linuxnet",
-                   help="Network back end: a name of the entry points nova.network.drivers (linuxnet for the embedded "
+                   help="Network back end: a name of the entry points nova.network.drivers (linuxnet for Nova's own "
                         "networks, neutron or none). Read by nova-api, nova-conductor and nova-compute; all need the "
                         "same value. Do not change it while servers have interfaces."),
         cfg.StrOpt("uplink_interface", help="Network interface of the host through which tenants reach external "
@@ -37,13 +37,13 @@ OPTIONS = {
         cfg.BoolOpt("nat", default=True,
                     help="Let guests reach external networks by NAT to the address of the host. Read by nova-compute."),
         cfg.StrOpt("link_range", default="169.254.64.0/18", help="Network from which the links between the host and "
-                   "its embedded networks take addresses, two for each network. The addresses are visible on the host "
+                   "its own networks take addresses, two for each network. The addresses are visible on the host "
                    "only; the host must not use them otherwise. Read by nova-compute."),
-        cfg.StrOpt("tunnel_address", help="IP address at which this host receives VXLAN traffic of the embedded "
+        cfg.StrOpt("tunnel_address", help="IP address at which this host receives VXLAN traffic of Nova's own "
                    "networks. Unset: my_ip. Read by nova-compute. Only the other hosts may reach UDP port 4789 of it: "
                    "other senders would gain access to all networks."),
         cfg.StrOpt("dnsmasq", default="dnsmasq",
-                   help="Command of the DHCP and DNS server of the embedded networks. Read by nova-compute."),
+                   help="Command of the DHCP and DNS server of Nova's own networks (linuxnet). Read by nova-compute."),
         cfg.StrOpt("dhcp_domain", default="novalocal", help="DNS domain of the host names of servers. Empty: host "
                    "names have no domain. Read by nova-compute and nova-metadata."),
         cfg.ListOpt("reserved_names", default=["dhcp", "dns", "gateway", "isatap", "localhost", "metadata", "ntp",

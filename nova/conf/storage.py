@@ -10,23 +10,23 @@ OPTIONS = {
                    "Read by nova-api, nova-conductor and nova-compute; all need the same value. Do not change it while "
                    "servers have volumes."),
         cfg.StrOpt("pool", default="$state_path/volumes",
-                   help="Directory for the embedded volumes of this host. Read by nova-compute."),
+                   help="Directory for the volumes that this host stores (without Cinder). Read by nova-compute."),
         cfg.BoolOpt("shared", default=False, help="The pools of all hosts are one directory on a network file system, "
-                    "so that an embedded volume can be used on any host. By default a volume is bound to a host. Read "
-                    "by nova-conductor and nova-compute; all need the same value."),
-        cfg.StrOpt("format", default="raw", choices=["raw", "qcow2"], help="File format of new embedded volumes. Both "
-                   "formats are sparse; raw is faster. Read by nova-conductor."),
+                    "so that a volume of driver local can be used on any host. By default a volume is bound to a host. "
+                    "Read by nova-conductor and nova-compute; all need the same value."),
+        cfg.StrOpt("format", default="raw", choices=["raw", "qcow2"], help="File format of new volumes of driver "
+                   "local. Both formats are sparse; raw is faster. Read by nova-conductor."),
         cfg.IntOpt("max_size_gb", default=16384, min=1,
-                   help="Maximum size of an embedded volume in GiB. Read by nova-conductor."),
+                   help="Maximum size of a volume in GiB (driver local). Read by nova-conductor."),
         cfg.IntOpt("quota_volumes", default=10, min=-1,
-                   help="Maximum number of embedded volumes of a project. -1: no limit. Read by nova-conductor."),
-        cfg.IntOpt("quota_gigabytes", default=1000, min=-1, help="Maximum total size in GiB of the embedded volumes of "
-                   "a project. -1: no limit. Read by nova-conductor."),
-        cfg.BoolOpt("allow_swap", default=False, help="Allow administrators to replace an embedded volume of a running "
-                    "server by another one, with a copy of the data (PUT os-volume_attachments). By default, and with "
-                    "other back ends, only volumes that Cinder migrates are swapped. Read by nova-conductor."),
+                   help="Maximum number of volumes of a project (driver local). -1: no limit. Read by nova-conductor."),
+        cfg.IntOpt("quota_gigabytes", default=1000, min=-1, help="Maximum total size in GiB of the volumes of a "
+                   "project (driver local). -1: no limit. Read by nova-conductor."),
+        cfg.BoolOpt("allow_swap", default=False, help="Driver local: allow administrators to replace a volume "
+                    "of a running server by another one, with a copy of the data (PUT os-volume_attachments). By "
+                    "default, only volumes that Cinder migrates are swapped. Read by nova-conductor."),
         cfg.IntOpt("removal_interval", default=30, min=1, help="Seconds after which a request to a host to remove "
-                   "deleted embedded volumes is sent again. Read by nova-conductor."),
+                   "deleted volumes is sent again (driver local). Read by nova-conductor."),
     ],
     None: [
         cfg.ListOpt("non_inheritable_image_properties", default=["cache_in_nova", "bittorrent"],
@@ -60,11 +60,11 @@ OPTIONS = {
                    help="Back end of shares: local (directories of the hosts), manila (see [manila]) or none; a name "
                         "of the entry points nova.share.drivers and nova.share.services. Read by nova-conductor and "
                         "nova-compute; all need the same value. Do not change it while servers have shares."),
-        cfg.StrOpt("pool", default="$state_path/shares", help="Directory for the embedded shares of this host, and for "
-                   "the mount points of other shares. Read by nova-compute."),
+        cfg.StrOpt("pool", default="$state_path/shares", help="Directory for the shares that this host stores (driver "
+                   "local), and for the mount points of Manila's shares. Read by nova-compute."),
         cfg.BoolOpt("shared", default=False, help="The pools of all hosts are one directory on a network file system, "
-                    "so that an embedded share can be used on any host. By default a share is bound to the first host "
-                    "that uses it. Read by nova-conductor and nova-compute; all need the same value."),
+                    "so that a share of driver local can be used on any host. By default a share is bound to the first "
+                    "host that uses it. Read by nova-conductor and nova-compute; all need the same value."),
         cfg.StrOpt("nfs_mount_options", default="vers=4,nodev,nosuid,noexec",
                    help="Options for mounting NFS shares, as for mount -o. Read by nova-compute."),
         cfg.IntOpt("mount_timeout", default=60, min=1,

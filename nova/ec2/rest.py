@@ -24,7 +24,7 @@ VERSION, OLD = "2.96", "2.35"
 _CONNECT_TIMEOUT = 10.0
 # Maximum number of items per page; nova-api may have a lower limit.
 _PAGE = 1000
-# A page with fewer items is the last one of a list without links, unless [api]max_limit of nova-api is lower.
+# Of a list without `next` links, a page below this size is the last; [api]max_limit must not be below it.
 _SHORT = 20
 
 

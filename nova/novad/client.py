@@ -78,7 +78,7 @@ class Client:
         with contextlib.suppress(OSError):
             given = given or _SECRET_FILE.read_text().strip()
         defaults = {"grpc.keepalive_time_ms": 60000, "grpc.enable_retries": 0, "grpc.enable_http_proxy": 0,
-                    "grpc.max_receive_message_length": 64 << 20}  # A control node answers for all its nodes.
+                    "grpc.max_receive_message_length": 64 << 20}  # A control node sends the data of all its nodes.
         options = [*(defaults | dict(channel)).items()]
         self._metadata = [("authorization", f"Bearer {given}")] if scheme == "tls" and given else []
         self._secret = given if scheme == "tcp" and local is None else ""  # Calls are signed with it.

@@ -374,4 +374,4 @@ class Daemon:
 
 
 def _log_progress(name: str, what: str) -> None:
-    LOG.info("Recovery or cleanup of %s: %s", name or "the platform", what)
+    LOG.info("Recovery after a restart, component %s: %s", name or "the platform", what)

@@ -183,7 +183,7 @@ def handler(service: str, servicer: object) -> grpc.GenericRpcHandler:
                 context.set_trailing_metadata(((ANSWERED, type(error).__name__),))
                 context.abort(code, shortened(error.message))
             except OSError as error:  # For example, a full disk.
-                LOG.exception("The request failed with an operating system error")
+                LOG.exception("A request failed, its client gets the error")
                 context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, shortened(f"{os_error_text(error)}."))
         return grpc.unary_stream_rpc_method_handler(responses, getattr(pb, method.input_type.name).FromString,
                                                     getattr(pb, method.output_type.name).SerializeToString)

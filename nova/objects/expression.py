@@ -15,7 +15,7 @@ LONGEST = 1024  # maximum number of characters of an expression
 LONGEST_TEXT = 4096  # maximum number of characters of a query parameter that may be an expression or a list of tags
 # Maximum number of bytes of a compiled expression, which every character of a text may have to pass.
 _MEMORY = 64 * LONGEST
-_LITERAL_MEMORY = 8 * _MEMORY  # the same for a literal search
+_LITERAL_MEMORY = 8 * _MEMORY  # maximum memory of a literal search in bytes
 # Classes of Unicode characters (\pL) in an expression: compiling one takes as long as hundreds of other characters.
 _MOST_CLASSES = 8
 

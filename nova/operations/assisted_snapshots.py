@@ -68,7 +68,7 @@ class _Assisted(Releasing):
             raise exception.InvalidVolume(reason=f"volume {request.volume_id} is encrypted, and a file with snapshots "
                                                  "is not decrypted")
         if not ctl.volumes.are_outside:
-            raise exception.InvalidVolume(reason="embedded volumes have no snapshots")
+            raise exception.InvalidVolume(reason="only volumes of Cinder support snapshots")
         self.data.device = device
 
     @step(CONDUCTOR, undo="give_up", external=VOLUMES)

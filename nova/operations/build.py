@@ -113,7 +113,7 @@ class Build(placing.PlacedOperation):
         if of.name == "interfaces":
             ctl.outside_interfaces.release()
             return
-        if not ctl.instance.deleted:  # volumes with an attachment were attached later
+        if not ctl.instance.deleted:  # volumes with an attachment were attached after the build
             ctl.instance.block_devices = [device for device in ctl.instance.block_devices if not device.attachment_id]
         ctl.outside_volumes.unmake()
 

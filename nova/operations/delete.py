@@ -24,7 +24,7 @@ class DeleteData(Object, kw_only=True):
     moved: bool = False
     outside_interfaces: bool = False
     shelved_image: str = ""  # id of the image that shelving created
-    # The server has volumes of an external service.
+    # True if the server has volumes of Cinder.
     outside_volumes: bool = False
     shares: bool = False
 
@@ -62,7 +62,7 @@ class Delete(Operation):
 
     def _remove(self, host: HostContext) -> None:
         host.driver.guests.destroy(host.instance)
-        # Remove disks, too, that an interrupted move set aside and its host did not restore.
+        # Remove disks, too, that an interrupted move renamed and its host did not restore.
         host.driver.guests.remove_orphan(host.instance.uuid)
         on_host.disconnect(host)
 

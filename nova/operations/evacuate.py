@@ -90,7 +90,7 @@ class Evacuate(Move):
           results=("shared",), journaled_as="look")
     @connects_volumes
     def find_disks(self, host: HostContext) -> None:
-        """Check for the server's disks on shared storage, including disks that an interrupted move set aside."""
+        """Check for the server's disks on shared storage, including disks that an interrupted move renamed."""
         if self.data.interrupted or not host.driver.disks.exist(host.instance):
             host.connect_volumes()
             host.driver.cold_migration.revert(host.instance, former=self.data.source)

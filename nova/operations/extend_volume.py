@@ -19,8 +19,8 @@ class ExtendRequest(Object, kw_only=True):
 
 
 class ExtendData(Object, kw_only=True):
-    """``size_gb``: the new size of ``device`` (0: not yet known); ``awaited``: the service waits for the result;
-    ``done``: the running guest has the new size."""
+    """Data of the operation. ``size_gb``: new size of ``device`` in GiB (0: unknown); ``awaited``: True if Cinder
+    waits for the result; ``done``: True when the guest has the new size."""
 
     host: str = ""
     device: BlockDevice | None = None
@@ -42,7 +42,7 @@ class ExtendVolume(Releasing):
     def accept(self, ctl: Acceptance, request: ExtendRequest) -> None:
         device = self.instance.attached(request.volume_id)
         if not ctl.volumes.are_outside:
-            raise exception.InvalidVolume(reason="embedded volumes keep their size")
+            raise exception.InvalidVolume(reason="only volumes of Cinder can be extended")
         self.data.device = device
 
     @step(CONDUCTOR, undo="give_up", external=VOLUMES, journaled_as="look")

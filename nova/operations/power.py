@@ -159,7 +159,7 @@ class RebootHard(PowerAction):
     @connects_volumes
     def reboot(self, host: HostContext) -> None:
         on_host.connect(host)
-        host.driver.cold_migration.revert(host.instance)  # a failed move may have set its disks aside
+        host.driver.cold_migration.revert(host.instance)  # a failed move may have renamed the disks
         host.driver.power.reboot(host.instance, hard=True)
         on_host.report_guest(host)
 

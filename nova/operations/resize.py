@@ -2,7 +2,7 @@
 
 place (conductor) → move_out (source) → receive (destination) → close (source). If the network back end reports when
 interfaces are plugged, plugged (conductor) → go (destination) run before close. For volumes and interfaces of external
-services see nova/operations/moves.py. The source keeps the disks that it set aside until the move is confirmed; a
+services see nova/operations/moves.py. The source keeps the disks that it renamed until the move is confirmed; a
 revert restores them."""
 
 import functools

@@ -59,7 +59,7 @@ class DisabledHosts(_Stage):
     refusal = "the compute service is disabled"
 
     def applies(self, request: Request) -> bool:
-        return request.spec.forced  # other requests use the ComputeFilter, which excludes down hosts, too
+        return request.spec.forced  # otherwise the ComputeFilter excludes down hosts
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         return ~view.disabled

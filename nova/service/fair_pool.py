@@ -245,7 +245,7 @@ class FairSemaphore:
 
     def _release(self, entry: _Entry) -> None:
         if entry not in self._holders:
-            return  # its slot was already given to another thread
+            return  # another thread has the slot of this entry already
         self._holders.remove(entry)
         self._free += 1
         if self._queue.waiting:

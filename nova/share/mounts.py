@@ -79,7 +79,7 @@ class MountedShares(HostShares):
 
     def path(self, instance_uuid: str, share_id: str) -> str:
         if not (is_canonical(instance_uuid) and is_canonical(share_id)):
-            raise exception.ShareUnusable(share_id=share_id, reason="an id is not a UUID")
+            raise exception.ShareUnusable(share_id=share_id, reason="the id of the share or the server is not a UUID")
         return os.path.join(os.path.realpath(self.directory), instance_uuid, share_id)
 
     @staticmethod

@@ -140,7 +140,7 @@ class Pair:
         return uuid
 
     def where(self, uuid):
-        """Return the hosts with the guest, and the hosts with disks of it (including disks set aside)."""
+        """Return the hosts with the guest, and the hosts with disks of it (including disks renamed)."""
         guests, disks = [], []
         for service in (self.first, self.second):
             driver = service.machine.driver

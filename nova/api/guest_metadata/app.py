@@ -52,7 +52,7 @@ class Application:
         except exception.NotFound:
             status, document = 404, tree.Document(b"Not Found")
         except exception.ServiceUnavailable as error:
-            LOG.warning("Cannot read the metadata of a guest, the request fails: %s", error)
+            LOG.warning("Cannot read a guest's metadata from a conductor, its request fails: %s", error)
             status, document = 503, tree.Document(b"Service Unavailable")
         except Exception:
             LOG.exception("Unexpected error in the metadata request %s", environ.get("PATH_INFO"))

@@ -123,7 +123,7 @@ class MemoryConsumer:
     def _run(self) -> None:
         names = [queue.name for queue in self._queues]
         while not self._stopping:
-            self.wake.clear()  # before the queues are read: a message that comes later sets it again
+            self.wake.clear()  # cleared before the read: a later message sets the event
             body = self._broker.take(names)
             if body is None:
                 self.wake.wait()

@@ -9,8 +9,8 @@ from nova.cli.errors import CommandError, UsageError
 from nova.cli.platform.client import Novad, number, size, when
 from nova.novad.api import novad_pb2 as pb
 
-_COMPONENTS = arg("components", nargs="*", metavar="COMPONENT[=VERSION]", help="default: all, at their latest version")
-_NAMES = arg("names", nargs="*", metavar="COMPONENT", help="default: all")
+_COMPONENTS = arg("components", nargs="*", metavar="COMPONENT[=VERSION]", help="components (default: all; newest)")
+_NAMES = arg("names", nargs="*", metavar="COMPONENT", help="names of components (default: all)")
 
 
 def _wanted(words: list[str]) -> list[pb.ComponentVersion]:
@@ -86,7 +86,7 @@ def remove(novad: Novad, args: argparse.Namespace) -> None:
 
 
 # --- backups and secrets ---------------------------------------------------------------------------------
-_COMPONENT = arg("component", nargs="?", default="", metavar="COMPONENT", help="default: all")
+_COMPONENT = arg("component", nargs="?", default="", metavar="COMPONENT", help="name of a component (default: all)")
 
 
 def _backups(answer: pb.BackupsAnswer) -> Any:

@@ -11,7 +11,7 @@ from nova.cli.output import TEXT
 from nova.cli.platform.client import Novad, number, when
 from nova.novad.api import novad_pb2 as pb
 
-_NAME = arg("name", metavar="COMPONENT", help="its name in the platform file")
+_NAME = arg("name", metavar="COMPONENT", help="name of the component in the platform file")
 
 
 @listing(title="Services")

@@ -29,8 +29,8 @@ def _actions(nova: Nova, server_id: str, **query: Any) -> Any:
 
 @listing(SERVER, arg("--marker", metavar="REQUEST", since=58, help="last action of the previous page"),
          arg("--limit", metavar="N", type=int, since=58, help="maximum number of actions"),
-         arg("--changes-since", metavar="TIME", since=58, help="changed at or after this time (ISO 8601)"),
-         arg("--changes-before", metavar="TIME", since=66, help="changed at or before this time (ISO 8601)"))
+         arg("--changes-since", metavar="TIME", since=58, help="only those changed at or after this time (ISO 8601)"),
+         arg("--changes-before", metavar="TIME", since=66, help="only those changed at or before this time (ISO 8601)"))
 def instance_action_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List the actions of a server."""
     query = {"limit": args.limit, "marker": args.marker, "changes-since": args.changes_since,

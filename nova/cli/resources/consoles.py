@@ -49,9 +49,9 @@ get_rdp_console = _console("rdp", "os-getRDPConsole", ("rdp-html5",))
 
 
 @doing(arg("server", metavar="[USER@]SERVER", help="name or id of a server"),
-       arg("--port", metavar="PORT", type=int, default=22), arg("--login", metavar="USER", help="default: root"),
+       arg("--port", metavar="PORT", type=int, default=22), arg("--login", metavar="USER", help="login name (root)"),
        arg("--address-type", choices=("floating", "fixed"), default="floating",
-           help="type of the address; floating falls back to fixed"),
+           help="type of the address to connect to; floating uses a fixed one if there is none"),
        arg("--network", metavar="NETWORK", help="use an address in this network"),
        flag("--ipv6", help="use an IPv6 address"), arg("-i", "--identity", metavar="FILE", help="private key file"),
        arg("--extra-opts", metavar="OPTIONS", default="", help="further options for ssh, as a single argument"))

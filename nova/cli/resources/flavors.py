@@ -55,13 +55,13 @@ def flavor_show(nova: Nova, args: argparse.Namespace) -> Any:
     return {name: _value(flavor, name) for name in sorted(flavor) if name != "links"}
 
 
-@listing(arg("name", metavar="NAME"), arg("id", metavar="ID", help="auto: a new uuid"),
-         arg("ram", metavar="RAM", type=int, help="MiB"),
-         arg("disk", metavar="DISK", type=int, help="GiB of the root disk"),
+@listing(arg("name", metavar="NAME"), arg("id", metavar="ID", help="id of the flavor; auto: a new UUID"),
+         arg("ram", metavar="RAM", type=int, help="memory in MiB"),
+         arg("disk", metavar="DISK", type=int, help="size of the root disk in GiB"),
          arg("vcpus", metavar="VCPUS", type=int), arg("--ephemeral", type=int, metavar="GIB", default=0),
          arg("--swap", type=int, metavar="MIB", default=0),
-         arg("--rxtx-factor", type=float, metavar="FACTOR", help="up to version 2.101 of the API"),
-         arg("--is-public", type=truth, metavar="BOOLEAN", default=True, help="for all projects (default: true)"),
+         arg("--rxtx-factor", type=float, metavar="FACTOR", help="RX/TX factor; up to API version 2.101"),
+         arg("--is-public", type=truth, metavar="BOOLEAN", default=True, help="visible for all projects (true)"),
          arg("--description", metavar="TEXT", since=55))
 def flavor_create(nova: Nova, args: argparse.Namespace) -> Any:
     """Create a flavor (administrators)."""
@@ -86,7 +86,7 @@ def flavor_delete(nova: Nova, args: argparse.Namespace) -> Any:
     return _table([flavor])
 
 
-@listing(FLAVOR, arg("description", metavar="DESCRIPTION", help='"" removes it'), since=55)
+@listing(FLAVOR, arg("description", metavar="DESCRIPTION", help='new description; "" removes it'), since=55)
 def flavor_update(nova: Nova, args: argparse.Namespace) -> Any:
     """Update the description of a flavor (administrators)."""
     body = {"flavor": {"description": args.description or None}}
@@ -94,7 +94,7 @@ def flavor_update(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @doing(FLAVOR, arg("action", choices=("set", "unset")),
-       arg("specs", metavar="KEY=VALUE", nargs="+", help="for unset, KEY is sufficient"))
+       arg("specs", metavar="KEY=VALUE", nargs="+", help="extra specs to set or unset; unset needs only KEY"))
 def flavor_key(nova: Nova, args: argparse.Namespace) -> None:
     """Set or unset extra specs of a flavor (administrators)."""
     change_items(nova, f"/flavors/{find.flavor(nova, args.flavor)['id']}/os-extra_specs", "extra_specs", args.action,

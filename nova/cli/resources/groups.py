@@ -38,8 +38,8 @@ def server_group_get(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @listing(arg("name", metavar="NAME"),
-         arg("policy", metavar="POLICY", help="affinity, anti-affinity, soft-affinity or soft-anti-affinity"),
-         pairs("--rule", since=_SINGLE_POLICY, help="max_server_per_host=N (anti-affinity)"))
+         arg("policy", metavar="POLICY", help="policy: affinity, anti-affinity, soft-affinity or soft-anti-affinity"),
+         pairs("--rule", since=_SINGLE_POLICY, help="rule of anti-affinity: max_server_per_host=N"))
 def server_group_create(nova: Nova, args: argparse.Namespace) -> Any:
     """Create a server group."""
     group: dict[str, Any] = {"name": args.name}

@@ -49,7 +49,7 @@ def service_enable(nova: Nova, args: argparse.Namespace) -> Any:
     return _row(_change(nova, args.service, {"status": "enabled"}, "enable"), {"Status": "status"})
 
 
-@listing(_SERVICE, arg("--reason", metavar="TEXT", help="reason, visible in service-list"))
+@listing(_SERVICE, arg("--reason", metavar="TEXT", help="reason, shown by service-list"))
 def service_disable(nova: Nova, args: argparse.Namespace) -> Any:
     """Disable a service: the scheduler no longer selects its host (administrators)."""
     reason = {"disabled_reason": args.reason} if args.reason else {}
@@ -109,7 +109,7 @@ def hypervisor_uptime(nova: Nova, args: argparse.Namespace) -> Any:
     return {name: hypervisor.get(name) for name in ("hypervisor_hostname", "id", "state", "status", "uptime")}
 
 
-@listing(arg("hostname", metavar="HOST", help="part of the host names"))
+@listing(arg("hostname", metavar="HOST", help="list hypervisors whose host names contain this"))
 def hypervisor_servers(nova: Nova, args: argparse.Namespace) -> Any:
     """List the servers on hypervisors (administrators)."""
     if nova.version < _UUIDS:
@@ -212,7 +212,7 @@ def aggregate_delete(nova: Nova, args: argparse.Namespace) -> None:
 
 
 @listing(_AGGREGATE, arg("--name", metavar="NAME", help="the new name"),
-         arg("--availability-zone", metavar="ZONE", help="zone of the hosts"))
+         arg("--availability-zone", metavar="ZONE", help="availability zone of the hosts"))
 def aggregate_update(nova: Nova, args: argparse.Namespace) -> Any:
     """Update the name or the availability zone of an aggregate (administrators)."""
     changes = without_none({"name": args.name, "availability_zone": args.availability_zone})
@@ -227,7 +227,7 @@ def _act(nova: Nova, args: argparse.Namespace, action: str, value: Mapping[str, 
     return _detail(nova, nova.post(path, {action: value})["aggregate"])
 
 
-@listing(_AGGREGATE, arg("metadata", metavar="KEY=VALUE", nargs="+", help="KEY without a value deletes the key"))
+@listing(_AGGREGATE, arg("metadata", metavar="KEY=VALUE", nargs="+", help="metadata to set; KEY alone: to delete"))
 def aggregate_set_metadata(nova: Nova, args: argparse.Namespace) -> Any:
     """Set or delete metadata of an aggregate (administrators)."""
     pairs = [word.partition("=") for word in args.metadata]

@@ -47,7 +47,7 @@ def image_create(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @doing(SERVER, arg("name", metavar="NAME", help="name of the image"),
-       arg("backup_type", metavar="BACKUP-TYPE", help='such as "daily" or "weekly"'),
+       arg("backup_type", metavar="BACKUP-TYPE", help='type of the backup, such as "daily"'),
        arg("rotation", metavar="ROTATION", type=int, help="number of backups of this type to keep"))
 def backup(nova: Nova, args: argparse.Namespace) -> None:
     """Back up a server to an image, and delete old backups of the same type."""

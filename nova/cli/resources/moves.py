@@ -67,13 +67,13 @@ def evacuate(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 _FILTERS = (
-    arg("--instance-uuid", metavar="ID", help="of this server"),
-    arg("--host", metavar="HOST", help="from or to this host"),
-    arg("--status", metavar="STATUS", help="in this status"),
+    arg("--instance-uuid", metavar="ID", help="only migrations of this server"),
+    arg("--host", metavar="HOST", help="only migrations from or to this host"),
+    arg("--status", metavar="STATUS", help="only migrations in this status"),
     arg("--migration-type", choices=("evacuation", "live-migration", "migration", "resize")),
-    arg("--source-compute", metavar="HOST", help="from this host"),
-    arg("--project-id", metavar="ID", since=80, help="of this project"),
-    arg("--user-id", metavar="ID", since=80, help="of this user"))
+    arg("--source-compute", metavar="HOST", help="only migrations from this host"),
+    arg("--project-id", metavar="ID", since=80, help="only migrations of servers of this project"),
+    arg("--user-id", metavar="ID", since=80, help="only migrations of servers of this user"))
 _FROM_TO = {"Source Node": "source_node", "Dest Node": "dest_node", "Source Compute": "source_compute",
             "Dest Compute": "dest_compute", "Dest Host": "dest_host", "Status": "status"}
 _WHEN = {"Created At": "created_at", "Updated At": "updated_at"}
@@ -84,8 +84,8 @@ _BYTES = {f"{what} {kind} Bytes": f"{kind.lower()}_{what.lower()}_bytes" for kin
 
 @listing(*_FILTERS, arg("--marker", metavar="UUID", since=59, help="last migration of the previous page"),
          arg("--limit", metavar="N", type=int, since=59, help="maximum number of migrations"),
-         arg("--changes-since", metavar="TIME", since=59, help="changed at or after this time (ISO 8601)"),
-         arg("--changes-before", metavar="TIME", since=66, help="changed at or before this time (ISO 8601)"))
+         arg("--changes-since", metavar="TIME", since=59, help="only those changed at or after this time (ISO 8601)"),
+         arg("--changes-before", metavar="TIME", since=66, help="only those changed at or before this time (ISO 8601)"))
 def migration_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List migrations (administrators)."""
     query = {name: getattr(args, name) for name in (
@@ -161,7 +161,7 @@ def host_servers_migrate(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @doing(_HOST, arg("action", choices=("set", "delete")),
-       arg("metadata", metavar="KEY=VALUE", nargs="+", help="for delete, KEY is sufficient"))
+       arg("metadata", metavar="KEY=VALUE", nargs="+", help="metadata to set or delete; delete needs only KEY"))
 def host_meta(nova: Nova, args: argparse.Namespace) -> None:
     """Set or delete metadata of all servers of a host."""
     wanted = dict_of(args.metadata) if args.action == "set" else {}

@@ -31,7 +31,7 @@ def network_show(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @showing(arg("name", metavar="NAME"), arg("--fixed-range-v4", "--cidr", dest="cidr", metavar="CIDR",
-                                          help="addresses of the subnet; default: no subnet"),
+                                          help="IPv4 network of a new subnet (default: none)"),
          arg("--gateway", metavar="ADDRESS", help="default: the first address"),
          arg("--dns1", metavar="ADDRESS"), arg("--dns2", metavar="ADDRESS"),
          flag("--share", help="share the network with all projects (administrators)"))
@@ -119,9 +119,9 @@ def list_secgroup(nova: Nova, args: argparse.Namespace) -> Any:
 # --- floating addresses of embedded networks ---------------------------------------------------------------
 _NO_BULK = ("This API does not serve the request: it requires [api]legacy. Alternative on a machine with Nova's "
             "configuration: nova-manage floating.")
-_ADDRESS = arg("address", metavar="ADDRESS", help="the floating address")
+_ADDRESS = arg("address", metavar="ADDRESS", help="floating IP address")
 _COLUMNS = {"Id": "id", "IP": "ip", "Server Id": "instance_id", "Fixed IP": "fixed_ip", "Pool": "pool"}
-_RANGE = arg("ip_range", metavar="RANGE", help="addresses, such as 203.0.113.0/28")
+_RANGE = arg("ip_range", metavar="RANGE", help="network of floating IPs, such as 203.0.113.0/28")
 _DOMAIN = arg("domain", metavar="DOMAIN")
 
 
@@ -179,7 +179,7 @@ def floating_ip_bulk_list(nova: Nova, args: argparse.Namespace) -> Any:
     return table(dict(zip(columns, columns, strict=True)), addresses)
 
 
-@doing(_RANGE, arg("--pool", metavar="POOL", help="default: the default pool of the API"),
+@doing(_RANGE, arg("--pool", metavar="POOL", help="pool of the address (default: that of nova-api)"),
        arg("--interface", metavar="INTERFACE"))
 def floating_ip_bulk_create(nova: Nova, args: argparse.Namespace) -> None:
     """Add the addresses of a range to a pool (administrators, [api]legacy)."""
@@ -259,7 +259,7 @@ _GROUP = arg("secgroup", metavar="SECGROUP", help="name or id of a security grou
 _RULE = (arg("ip_proto", metavar="PROTOCOL", help="icmp, tcp or udp"),
          arg("from_port", metavar="FROM", type=int, help="first port, or the ICMP type; -1: all"),
          arg("to_port", metavar="TO", type=int, help="last port, or the ICMP code; -1: all"))
-_CIDR = arg("cidr", metavar="CIDR", help="source addresses of packets")
+_CIDR = arg("cidr", metavar="CIDR", help="network whose packets the rule permits")
 _SOURCE = arg("source_group", metavar="SOURCE", help="security group of the source servers, by name or id")
 _GROUP_COLUMNS = {"Id": "id", "Name": "name", "Description": "description"}
 _RULES = ("IP Protocol", "From Port", "To Port", "IP Range", "Source Group")

@@ -38,7 +38,7 @@ stop = _for_many("os-stop", "Stop servers.", "Request to stop server {} has been
 reset_state = _for_many(
     "os-resetState", "Set the state of servers (administrators).",
     "Reset state for server {} succeeded; new state is set",
-    flag("--active", help='to "active" (default: to "error")'),
+    flag("--active", help='set the state "active" (default: "error")'),
     value=lambda args: {"state": "active" if args.active else "error"})
 
 pause = _server_action("pause", "Pause a server: its memory stays allocated, its CPUs stop.")
@@ -46,7 +46,7 @@ unpause = _server_action("unpause", "Unpause a server.")
 suspend = _server_action("suspend", "Suspend a server: its memory is saved to disk.")
 resume = _server_action("resume", "Resume a suspended server.")
 lock = _server_action("lock", "Lock a server: only administrators can act on it.",
-                      arg("--reason", metavar="TEXT", since=73, help="reason, visible in show"),
+                      arg("--reason", metavar="TEXT", since=73, help="reason of the lock, shown by nova show"),
                       value=lambda args: without_none({"locked_reason": args.reason}))
 unlock = _server_action("unlock", "Unlock a server.")
 restore = _server_action("restore", "Restore a soft-deleted server.")

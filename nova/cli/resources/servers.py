@@ -18,21 +18,21 @@ _FILTERS = (
     arg("--ip", metavar="REGEX", help="servers with matching IPv4 addresses"),
     arg("--ip6", metavar="REGEX", since=5, help="servers with matching IPv6 addresses"),
     arg("--name", metavar="REGEX", help="servers with matching names"),
-    arg("--status", metavar="STATUS", help="in this status"),
-    arg("--host", metavar="HOST", help="on this host (administrators)"),
-    arg("--availability-zone", metavar="ZONE", help="in this zone"),
-    arg("--key-name", metavar="NAME", help="with this key pair"),
-    arg("--progress", metavar="PERCENT", help="with this progress"),
-    arg("--vm-state", metavar="STATE", help="in this vm_state"),
-    arg("--task-state", metavar="STATE", help="in this task_state"),
-    arg("--power-state", metavar="STATE", help="in this power state (a number)"),
-    arg("--changes-since", metavar="TIME", help="changed at or after this time (ISO 8601)"),
-    arg("--changes-before", metavar="TIME", since=66, help="changed at or before this time (ISO 8601)"),
-    arg("--tags", metavar="TAG,TAG", since=26, help="with all of these tags"),
-    arg("--tags-any", metavar="TAG,TAG", since=26, help="with at least one of these tags"),
-    arg("--not-tags", metavar="TAG,TAG", since=26, help="without at least one of these tags"),
-    arg("--not-tags-any", metavar="TAG,TAG", since=26, help="without any of these tags"),
-    arg("--locked", metavar="TRUE|FALSE", type=truth, since=73, help="locked or unlocked servers"),
+    arg("--status", metavar="STATUS", help="servers in this status"),
+    arg("--host", metavar="HOST", help="servers on this host (administrators)"),
+    arg("--availability-zone", metavar="ZONE", help="servers in this availability zone"),
+    arg("--key-name", metavar="NAME", help="servers with this key pair"),
+    arg("--progress", metavar="PERCENT", help="servers whose running operation has this progress"),
+    arg("--vm-state", metavar="STATE", help="servers in this vm_state"),
+    arg("--task-state", metavar="STATE", help="servers in this task_state"),
+    arg("--power-state", metavar="STATE", help="servers in this power state (a number)"),
+    arg("--changes-since", metavar="TIME", help="servers changed at or after this time (ISO 8601)"),
+    arg("--changes-before", metavar="TIME", since=66, help="servers changed at or before this time (ISO 8601)"),
+    arg("--tags", metavar="TAG,TAG", since=26, help="servers with all of these tags"),
+    arg("--tags-any", metavar="TAG,TAG", since=26, help="servers with at least one of these tags"),
+    arg("--not-tags", metavar="TAG,TAG", since=26, help="servers without at least one of these tags"),
+    arg("--not-tags-any", metavar="TAG,TAG", since=26, help="servers without any of these tags"),
+    arg("--locked", metavar="TRUE|FALSE", type=truth, since=73, help="only locked (or only unlocked) servers"),
 )
 _HYPHENED = ("changes-since", "changes-before", "tags-any", "not-tags", "not-tags-any")
 
@@ -47,7 +47,7 @@ _HYPHENED = ("changes-since", "changes-before", "tags-any", "not-tags", "not-tag
     arg("--user", metavar="USER", help="servers of this user, by id"),
     flag("--deleted", help="only deleted servers (administrators)"),
     either(arg("--config-drive", dest="config_drive", action="store_true", default=None, help="with a config drive"),
-           arg("--no-config-drive", dest="config_drive", action="store_false", help="without a config drive")),
+           arg("--no-config-drive", dest="config_drive", action="store_false", help="servers without a config drive")),
     arg("--fields", metavar="NAME,NAME", help="properties to show, as named by nova show"),
     flag("--minimal", help="show only ID and name"),
     arg("--sort", metavar="KEY[:asc|desc],…", help="sort keys (default: name)"),
@@ -227,7 +227,7 @@ def server_topology(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @doing(SERVER, arg("action", choices=("set", "delete")),
-       arg("metadata", metavar="KEY=VALUE", nargs="+", help="for delete, KEY is sufficient"))
+       arg("metadata", metavar="KEY=VALUE", nargs="+", help="metadata to set or delete; delete needs only KEY"))
 def meta(nova: Nova, args: argparse.Namespace) -> None:
     """Set or delete metadata of a server."""
     change_items(nova, f"{find.server_path(nova, args.server)}/metadata", "metadata", args.action, args.metadata)

@@ -11,8 +11,8 @@ from nova.cli.client import Nova
 from nova.cli.declare import Argument, arg, doing, flag, listing, showing, without_none
 from nova.cli.errors import UsageError
 
-_RANGE = (arg("--start", metavar="DATE", help="such as 2026-01-20 (default: four weeks ago)"),
-          arg("--end", metavar="DATE", help="such as 2026-02-20 (default: tomorrow)"))
+_RANGE = (arg("--start", metavar="DATE", help="first day, such as 2026-01-20 (default: four weeks ago)"),
+          arg("--end", metavar="DATE", help="last day, such as 2026-02-20 (default: tomorrow)"))
 _COLUMNS = ("Servers", "RAM MiB-Hours", "CPU Hours", "Disk GiB-Hours")
 _SUMS = ("total_memory_mb_usage", "total_vcpus_usage", "total_local_gb_usage")
 # Quotas in the order of the output; which ones the API returns depends on the microversion.
@@ -20,10 +20,10 @@ _QUOTAS = ("instances", "cores", "ram", "floating_ips", "fixed_ips", "metadata_i
            "injected_file_content_bytes", "injected_file_path_bytes", "key_pairs", "security_groups",
            "security_group_rules", "server_groups", "server_group_members")
 _TENANT = arg("--tenant", metavar="PROJECT", help="name or id of the project (default: your own)")
-_USER = arg("--user", metavar="USER", help="id of a user of the project")
+_USER = arg("--user", metavar="USER", help="use the quotas of this user of the project (an id)")
 _CLASS = arg("class_name", metavar="CLASS", help="class name; default: the defaults of all projects")
 _LIMITS: tuple[Argument, ...] = tuple(
-    arg(f"--{name.replace('_', '-')}", metavar="N", type=int, help="limit; -1: unlimited") for name in _QUOTAS)
+    arg(f"--{name.replace('_', '-')}", metavar="N", type=int, help="new limit; -1: unlimited") for name in _QUOTAS)
 
 
 def _range(args: argparse.Namespace) -> dict[str, str]:

@@ -34,7 +34,7 @@ def volume_attachments(nova: Nova, args: argparse.Namespace) -> Any:
     return table(columns, nova.get(_attachments(nova, args))["volumeAttachments"])
 
 
-@showing(SERVER, _VOLUME, arg("device", metavar="DEVICE", nargs="?", help="such as /dev/vdb; auto: the next one"),
+@showing(SERVER, _VOLUME, arg("device", metavar="DEVICE", nargs="?", help="device name; auto: the next one"),
          arg("--tag", metavar="TAG", since=49),
          flag("--delete-on-termination", since=79, help="delete the volume with the server"))
 def volume_attach(nova: Nova, args: argparse.Namespace) -> Any:

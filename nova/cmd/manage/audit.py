@@ -89,7 +89,7 @@ def _compare(core: Core, host: str, running: dict[str, int]) -> Iterable[Finding
     yield from _unexpected(core, host, sorted(running.keys() - expected.keys()))
     for uuid, instance in expected.items():
         if instance.host != host:
-            continue  # the other host of a resized server
+            continue  # the guest is on the other host of a resize
         if instance.task_state is None and instance.vm_state not in (states.ERROR, *OFF) and uuid not in running:
             yield Finding("guest", uuid, f"does not exist on {host}, though its server is {instance.vm_state}")
 

@@ -34,7 +34,7 @@ def add_commands(commands: Any) -> None:
     common.add_action(group, "list", _list, "List images.")
     status = common.add_action(group, "cache_status", _cache_status, "Show the images that hosts of aggregates were "
                                "requested to cache. Exit codes: 0 all cached, 1 some failed, 3 in progress.")
-    status.add_argument("--aggregate", metavar="NAME", help="only of this aggregate (its name or id)")
+    status.add_argument("--aggregate", metavar="NAME", help="only hosts of this aggregate (its name or id)")
     status.add_argument("--json", action="store_true", help="print JSON")
 
 

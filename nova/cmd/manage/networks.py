@@ -12,7 +12,7 @@ from nova.objects.networks.network import DHCPV6, SLAAC, Network
 
 
 def add_commands(commands: Any) -> None:
-    group = common.add_group(commands, "network", "Manage embedded networks.")
+    group = common.add_group(commands, "network", "Manage the networks of Nova itself (without Neutron).")
     create = common.add_action(group, "create", _create, "Create a network.")
     create.add_argument("--name", required=True)
     create.add_argument("--cidr", required=True, help="IPv4 subnet, such as 10.11.0.0/24")

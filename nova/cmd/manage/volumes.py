@@ -14,7 +14,7 @@ _GIB = 1 << 30
 
 
 def add_commands(commands: Any) -> None:
-    group = common.add_group(commands, "volume", "Manage embedded volumes.")
+    group = common.add_group(commands, "volume", "Manage volumes that Nova stores itself (without Cinder).")
     create = common.add_action(group, "create", _create, "Create a volume.")
     create.add_argument("--project", required=True, help="id of the owning project")
     create.add_argument("--size", type=int, help="size in GiB (default: the size that --image needs)")
@@ -23,7 +23,7 @@ def add_commands(commands: Any) -> None:
     create.add_argument("--image", help="id of an image to copy to the volume, which becomes bootable")
     create.add_argument("--availability-zone")
     common.add_list_show_delete(group, "volume", (_list, _show, _delete), "Delete a volume that no server uses.")
-    group = common.add_group(commands, "share", "Manage embedded shares.")
+    group = common.add_group(commands, "share", "Manage shares that Nova stores itself (without Manila).")
     create = common.add_action(group, "create", _create_share, "Create a share, a directory for servers of a project.")
     create.add_argument("--project", required=True, help="id of the owning project")
     create.add_argument("--name", default="")

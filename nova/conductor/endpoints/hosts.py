@@ -66,7 +66,7 @@ class Services(Endpoint, hosts_api.Services):
         try:
             for uuid in uuids:
                 self.core.compute_at(host).reap(ctx, uuid)
-        except exception.ServiceUnavailable as error:  # it just stopped; HostEvacuated names the missing evictions
+        except exception.ServiceUnavailable as error:  # the host stopped; HostEvacuated names its evictions
             LOG.warning("Cannot request the removal of evacuated guests from host %s, waiting for its own check: %s",
                         host, error)
 

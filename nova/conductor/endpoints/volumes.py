@@ -114,7 +114,7 @@ class Shares(Endpoint, volumes_api.Shares):
     @property
     def _db(self) -> Database:
         if CONF.share.driver != "local":
-            raise exception.NotSupported("This deployment has no embedded shares ([share]driver).")
+            raise exception.NotSupported("[share]driver is not local: Nova does not store shares.")
         return self.core.db
 
     def index(self, ctx: RequestContext, project_id: str | None = None, limit: int | None = None,

@@ -23,7 +23,7 @@ _AT_ONCE = 500  # roots read in one statement
 def create(core: Core, project_id: str, user_id: str) -> Certificate:
     """Create a certificate of a user, and a root of the project unless it has a usable one. Raises InvalidInput,
     QuotaLimit, ServiceUnavailable."""
-    from nova.conductor import x509  # its library takes time and memory, and most deployments have no certificates
+    from nova.conductor import x509  # imports cryptography, which most deployments do not need
 
     def transaction(connection: sa.Connection) -> tuple[str, Certificate]:
         certificates.lock(connection, project_id)

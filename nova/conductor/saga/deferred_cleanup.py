@@ -137,7 +137,7 @@ class DeferredCleanup:
         """Postpone a cleanup that only a newer release can read, so that it does not stay first in the list."""
         LOG.warning("[instance: %s] Cannot read the deferred cleanup of operation %s, leaving it to a conductor of a "
                     "newer release: %s", action.instance_uuid, action.operation, error)
-        with contextlib.suppress(exception.NovaException):  # another conductor was faster, or the next run postpones it
+        with contextlib.suppress(exception.NovaException):  # otherwise the next run postpones the cleanup
             self.core.db.write(lambda connection: actions.postpone_cleanup(
                 connection, action, clock.after(_LONGEST_PAUSE), action.payload))
 

@@ -217,7 +217,7 @@ def inherited(run: Run) -> list[Inherited]:
     before = list(run.journal.inherited)
     if run.inheriting:
         before[-1].step = run.action.step or ""
-        own = None  # none of its own steps has run
+        own = None  # no step of the action itself has run
     else:
         own = _first_compensation(run)
     mine = Inherited(operation=run.own.name, data=msgspec.to_builtins(run.own.data), step=own.name if own else "")

@@ -102,7 +102,7 @@ class StepExecutor:
             if not isinstance(error, exception.NovaException):
                 if run.action.undoing and not step.external:
                     raise  # nothing repeats the compensation later
-                LOG.exception("[instance: %s] Step %s failed", run.instance.uuid, step.name)
+                LOG.exception("[instance: %s] Unexpected error, step %s fails", run.instance.uuid, step.name)
             if isinstance(error, exception.ClaimLost):
                 metrics.CLAIMS.inc("lost")
                 LOG.info("[instance: %s] Claim on node %s failed: resources were allocated to another server meanwhile",
@@ -131,8 +131,8 @@ class StepExecutor:
                 actions.update(connection, run.action, lease_until=clock.now())
             if not wait.ahead:
                 return None
-            # A queued operation on which the awaited event depends gets the instance. The waiting action returns to
-            # the queue and continues when that operation or its own lease ends.
+            # If the awaited event depends on a queued operation, that operation starts. The waiting action returns to
+            # the queue, and continues when that operation ends or when the action's own lease expires.
             servers.lock(connection, run.instance.uuid)
             first = self._start_queued(connection, run.instance.uuid, wait.ahead)
             if first is not None:

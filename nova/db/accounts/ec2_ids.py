@@ -60,7 +60,7 @@ def assign(connection: sa.Connection, kind: str, uuids: list[str]) -> list[Ec2Id
         sa.select(TABLE).where(TABLE.c.kind == kind, TABLE.c.uuid.in_(uuids)))}
     connection.execute(sa.update(TABLE).where(
         TABLE.c.kind == kind, TABLE.c.uuid.in_(uuids), TABLE.c.used_at < now - _ACCURACY).values(used_at=now))
-    missing = sorted({*uuids} - assigned.keys())  # in the same order for all, which avoids deadlocks
+    missing = sorted({*uuids} - assigned.keys())  # sorted, so that concurrent transactions cannot deadlock
     if missing:
         numbers = _free_numbers(connection, kind, missing)
         with rows.on_duplicate():

@@ -2,9 +2,9 @@
 
 The package serves ``nova-manage audit`` and the tests that inject faults. An invariant is a
 :class:`~nova.db.audit.base.Check`, named in ``CHECKS``. A finding that can be repaired automatically has a repair. An
-audit may run beside other work. It examines some subjects at a time, in a short transaction without locks. A
-contradiction may be a change between two statements, so the subject is examined again while its rows are locked. A
-finding counts if it is confirmed then, and is repaired by the values of that moment.
+audit can run while the services run. It examines a page of records at a time, in a short transaction without locks.
+Since a record can change between two queries, each inconsistent record is examined again while its rows are locked.
+Only confirmed findings are reported. A repair uses the values of the locked rows.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), DedicatedResources(), 
 
 def audit(db: Database, repair: bool = False, page: int | None = None) -> Iterator[Finding]:
     """Return every contradiction among the rows; with ``repair``, correct those that can be corrected. Examines
-    ``page`` subjects at a time (default: the page size of each check); no transaction is open while the caller has a
+    ``page`` records at a time (default: the page size of each check); no transaction is open while the caller has a
     finding."""
     for check in CHECKS:
         after, limit = "", page or check.page_size
@@ -43,14 +43,14 @@ def audit(db: Database, repair: bool = False, page: int | None = None) -> Iterat
 
 
 def _examine_page(connection: sa.Connection, check: Check, after: str, limit: int) -> tuple[list[str], list[str]]:
-    """Return the keys of the next subjects, and of those for which a contradiction was found."""
+    """Return the keys of the page of records after the key ``after``, and the keys of the inconsistent ones."""
     keys = check.page(connection, after, limit)
     wrong = {finding.key for finding in check.examine(connection, keys)} if keys else set()
     return keys, [key for key in keys if key in wrong]
 
 
 def _reexamine(connection: sa.Connection, check: Check, key: str, repair: bool) -> list[Finding]:
-    """Examine one subject again while it is locked, and return its findings."""
+    """Examine one record again while its rows are locked, and return its findings."""
     check.lock(connection, key)
     findings = list(check.examine(connection, [key]))
     if not repair:

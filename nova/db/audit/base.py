@@ -1,4 +1,4 @@
-"""Checks of invariants: each lists its subjects, examines some of them, and locks one of them."""
+"""Base of consistency checks. A check lists keys of records, examines a page of them, and locks one record."""
 
 import abc
 import dataclasses
@@ -10,14 +10,14 @@ import sqlalchemy as sa
 
 from nova.db import tables
 
-# A repair of rows gets the connection whose transaction found the contradiction and has locked the subject. Other
+# A repair of rows gets the connection whose transaction found the contradiction and has locked the record. Other
 # repairs are requests to hosts and services, without an argument and outside of transactions.
 Repair = Callable[..., object]
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A contradiction among rows. ``key``: key of its subject; ``subject``: its description if the key does not name
+    """A contradiction among rows. ``key``: key of the record; ``subject``: its description if the key does not name
     it. ``repair`` None: an operator must decide."""
 
     kind: str
@@ -33,25 +33,25 @@ class Finding:
 
 
 class Check(abc.ABC):
-    """An invariant of subjects, each identified by a key (a uuid, a project) and checked on its own."""
+    """An invariant of records, each identified by a key (a uuid, a project) and checked on its own."""
 
-    # Number of subjects per transaction: fewer if each has many related rows.
+    # Number of records per transaction: a small number if each record has many related rows.
     page_size = 500
     table = tables.instances  # the table whose uuids are the keys
-    subjects: Sequence[sa.Select[Any]]  # statements of one column each that together select the keys of all subjects
+    subjects: Sequence[sa.Select[Any]]  # statements of one column each that together select the keys of all records
 
     @abc.abstractmethod
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
-        """Return the findings for these subjects. Each statement reads the rows of these subjects only, so that it
+        """Return the findings for these records. Each statement reads the rows of these records only, so that it
         stays short."""
 
     def lock(self, connection: sa.Connection, key: str) -> None:
-        """Lock the subject until the transaction ends, so that changes of it wait: by default the row of ``table``.
+        """Lock the record until the transaction ends, so that changes of it wait: by default the row of ``table``.
         Rows are locked in the order of operations: actions, nodes, quota, instances."""
         hold(connection, self.table, self.table.c.uuid == key)
 
     def page(self, connection: sa.Connection, after: str, limit: int) -> list[str]:
-        """Return the keys of the next subjects in order, at most ``limit``."""
+        """Return the keys of the next records in order, at most ``limit``."""
         return list(connection.scalars(self._page_statement, {"after": after, "limit": limit}))
 
     @functools.cached_property

@@ -26,7 +26,7 @@ INVENTORIES = tables.inventories
 INSTANCES = tables.instances
 MIGRATIONS = tables.migrations
 NODES = tables.compute_nodes
-_OF_SERVERS = allocations.OF_SERVERS  # other consumers have no server to compare with
+_OF_SERVERS = allocations.OF_SERVERS  # claims of other consumers belong to no server
 
 
 # States of an open migration whose data transfer has ended.

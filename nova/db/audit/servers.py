@@ -100,7 +100,7 @@ class Operations(Check):
 
 
 class Members(Check):
-    """Check that all members of security groups exist."""
+    """Check that the servers in security groups exist."""
 
     subjects = (sa.select(MEMBERS.c.instance_uuid),)
 

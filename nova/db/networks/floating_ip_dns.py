@@ -173,7 +173,7 @@ def _name(field: str, value: str) -> str:
     return name
 
 
-# --- for hosts -----------------------------------------------------------------------------------
+# --- messages to hosts -----------------------------------------------------------------------------------
 def served_changes(connection: sa.Connection, domains: Collection[str]) -> dict[str, list[ServedDomain]]:
     """Return the messages about the current state of these domains, by five statements for any number of hosts."""
     stored_versions = dict(connection.execute(sa.select(VERSIONS.c.name, VERSIONS.c.version).where(

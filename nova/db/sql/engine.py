@@ -115,7 +115,7 @@ class Database:
             committing = False
             try:
                 with self._turn(write), self._connect() as connection, self._unwrapped(connection, mode):
-                    if not doubt and context.too_late():  # it waited too long in the queue
+                    if not doubt and context.too_late():  # the request waited too long in the queue
                         raise exception.ServiceUnavailable("The request has timed out: nothing was changed.")
                     # SQLite must take its write lock at once: it cannot wait for a lock taken later.
                     committed: list[Callable[[], object]] = []
@@ -240,7 +240,7 @@ def _check_values(error: Exception) -> None:
     if isinstance(error, errors.DoesNotFit):
         raise exception.InvalidInput(reason=str(cause)) from error
     if isinstance(error, _BAD_VALUE) or isinstance(cause, ValueError | OverflowError | sa.exc.DataError):
-        LOG.warning("The database refused a value: %s", type(cause or error).__name__)
+        LOG.warning("The database refused a value, the request fails: %s", type(cause or error).__name__)
         raise exception.InvalidInput(reason="a value cannot be stored in the database") from error
 
 

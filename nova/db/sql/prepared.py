@@ -79,7 +79,7 @@ class Preparer:
 
     def _execute(self, cursor: Any, text: str, parameters: Any, execution: Any) -> bool:
         """Execute a statement; return False if SQLAlchemy has to execute it unprepared."""
-        if execution.compiled is None or not self._enabled or cursor.name:  # cursors of the server have names
+        if execution.compiled is None or not self._enabled or cursor.name:  # server-side cursors have names
             return False
         info = execution.root_connection.info
         session = info.get(_INFO) or info.setdefault(_INFO, _Session())

@@ -22,7 +22,7 @@ from nova.objects import expression, required_text
 
 # Number of rows per fetch.
 _ROWS = 1000
-# Maximum number of expressions whose required texts become conditions: each is up to nine conditions for every row.
+# Maximum number of regular expressions whose literal parts become SQL conditions: each adds up to nine conditions.
 _MAX_READ = 4
 # A plain text, optionally anchored.
 _PLAIN = re.compile(r"(\^?)([A-Za-z0-9 .,:/@%_=-]+)(\$?)", re.ASCII)

@@ -127,7 +127,7 @@ class Spread(msgspec.Struct, frozen=True):
 
     topology_key: str
     duplicate: bool = False
-    percentages: Mapping[str, int] | None = None  # topology value -> percentage; None: evenly
+    percentages: Mapping[str, int] | None = None  # topology value -> % of copies; None: evenly
     overrides: tuple[Override, ...] = ()
 
 

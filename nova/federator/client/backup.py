@@ -118,7 +118,7 @@ async def _download(server: str, login: ssl.SSLContext, target: pathlib.Path) ->
                     while line := await response.content.readline():
                         message = json.loads(line)
                         if "result" not in message:
-                            raise ReportedError(f"etcd ended the snapshot: {message.get('error')}")
+                            raise ReportedError(f"etcd aborted the snapshot, no backup exists: {message.get('error')}")
                         file.write(base64.b64decode(message["result"].get("blob", "")))
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise ReportedError(f"The snapshot of etcd was not received: {error}") from None

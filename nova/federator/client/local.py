@@ -230,7 +230,7 @@ class LocalFederation:
                 if name in self._stopped() or self.processes.record(name):
                     continue
                 delays[name] = min(delays.get(name, 0.5) * 2, _LONGEST_DELAY)
-                LOG.warning("%s ended and is restarted in %.0f s; log: %s",
+                LOG.warning("Process %s exited, restarting it in %.0f s; its log: %s",
                             name, delays[name], self.processes.log(name))
                 await asyncio.sleep(delays[name])
                 if not (name in self._stopped() or self.processes.record(name)):

@@ -147,7 +147,7 @@ class Agent:
             await asyncio.sleep(0.5)
             if self.heartbeat.resumed != resumed:
                 resumed = self.heartbeat.resumed
-                LOG.info("Cluster %s: the control plane is reached again", self.cluster)
+                LOG.info("Cluster %s: the federation control plane is reachable again", self.cluster)
                 await self.nova.use(self.nova.config)
                 self.informer.retry()
                 self._retry_failed()
@@ -167,7 +167,7 @@ class Agent:
             except (ApiError, Unapplied, TimeoutError) as error:
                 problem = str(error) or "no response in time"
             except Exception:  # a schedule that cannot be processed must not stop the others
-                LOG.exception("Schedule %s cannot be processed", name)
+                LOG.exception("Unexpected error in schedule %s, retrying", name)
                 problem = "internal error"
             finally:
                 again = self._queue.done(name)
@@ -192,7 +192,7 @@ class Agent:
             due = current + min(0.25 * 2 ** min(failures, 10), _LONGEST_DELAY)
             self._failures[name] = failures, due
             LOG.log(logging.WARNING if failures in (4, 10) else logging.DEBUG,
-                    "Schedule %s failed %d times and is tried again in %.1f s: %s",
+                    "Applying schedule %s failed %d times, retrying in %.1f s: %s",
                     name, failures, due - current, problem)
         self._later(name, due - current)
 

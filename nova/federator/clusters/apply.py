@@ -58,7 +58,7 @@ class Applier:
             resource, copy = await self.copies.cached(ref, schedule.name)
             if (copy is None and previous is not None and previous.uid == entry.uid
                     and objects.finished(ref, previous.status)):
-                return previous  # was removed in the cluster after its end: it must not run again
+                return previous  # a Job or Pod that was deleted after its end must not run again
             copy = copy or self.copies.ended.get((ref.key, entry.uid))
             if copy is None or not self._current(copy, schedule, entry, manifest):
                 copy = await self._apply(schedule, entry, manifest, resource)
@@ -104,7 +104,7 @@ class Applier:
         if len(self._reverts) > 10_000:
             self._reverts.clear()
         self._reverts[copy.uid] = count + 1, now
-        LOG.info("%s was changed in the cluster; fields that Nova owns are set again", copy.ref.key)
+        LOG.info("%s was changed in the workload cluster: restored the fields that Nova owns", copy.ref.key)
         return True
 
     async def _apply(self, schedule: Schedule, entry: Entry, manifest: dict[str, Any], resource: Resource) -> Copy:
@@ -159,7 +159,7 @@ class Applier:
         """Raise Unapplied if an object does not belong to Nova and the user has not requested to take it over."""
         owner = owner_of(existing)
         if owner and not self.released(owner, ref):
-            raise Unapplied("Conflict", f"The object belongs to schedule {owner} of this cluster.")
+            raise Unapplied("Conflict", f"The object belongs to another schedule of this cluster: {owner}.")
         if owner or _adopted(manifest) or (ref.kind == "Namespace" and _label(existing, CREATED_FOR)):
             return
         raise Unapplied("Conflict", f"The cluster has an object of this name that Nova did not create (field managers:"
@@ -194,7 +194,7 @@ class Applier:
             raise Unapplied("Failed", f"The namespace {name} of this schedule does not exist yet.")
         if await self.api.ensure("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {
                 "name": name, "labels": {CREATED_FOR: schedule.name, NAME_LABEL: name}}}):
-            LOG.info("Namespace %s was created for schedule %s", name, schedule.name)
+            LOG.info("Created namespace %s for schedule %s", name, schedule.name)
 
     async def remove(self, ref: Ref, schedule: str) -> bool:
         """Delete a copy if this schedule owns it. Return True if the copy does not exist any more, False while it is
@@ -212,9 +212,9 @@ class Applier:
         if ref.kind in ("Namespace", "CustomResourceDefinition"):
             foreign, own = await (self._content(ref.name) if ref.kind == "Namespace" else self._instances(copy))
             if own:
-                return False  # until these are removed, too
+                return False  # until these objects are deleted, too
             if foreign:
-                LOG.warning("%s %s stays in the cluster: it has %s, which is not Nova's", ref.kind, ref.name, foreign)
+                LOG.warning("Not deleting %s %s from the cluster: others created %s in it", ref.kind, ref.name, foreign)
                 await self._disown(path, copy)
                 return True
         await self._delete(path, copy)
@@ -228,10 +228,10 @@ class Applier:
             return
         foreign, own = await self._content(name)
         if foreign and not own:
-            LOG.info("Namespace %s stays in the cluster: it has %s", name, foreign)
+            LOG.info("Not deleting namespace %s from the cluster: it contains %s", name, foreign)
         elif not own:
             await self._delete(path, namespace)
-            LOG.info("Namespace %s was removed: Nova created it, and it is empty", name)
+            LOG.info("Deleted namespace %s, which Nova had created: it is empty", name)
 
     async def _content(self, namespace: str) -> tuple[str, str]:
         """Return an object in a namespace that Nova did not create and one that Nova did, or empty texts. Objects that

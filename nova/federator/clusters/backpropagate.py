@@ -47,7 +47,7 @@ class Backpropagator:
         self._watches: dict[str, tuple[list[Informer[_Part]], list[asyncio.Task[None]]]] = {}  # by namespace
         self._dirty: set[str] = set()  # namespaces with changes
         self._states: dict[str, tuple[str, str, str]] = {}  # name of a report -> identity of the copy
-        self._written: dict[str, str] = {}  # name of a report -> digest
+        self._written: dict[str, str] = {}  # name of a report -> digest of its last written content
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -67,7 +67,7 @@ class Backpropagator:
                 except ApiError as error:
                     delay = _RETRY
                     LOG.log(logging.WARNING if self.copies.shown else logging.DEBUG,
-                            "ReplicaSets and Pods were not reported, next try in %.0f s: %s", delay, error)
+                            "Cannot report ReplicaSets and Pods, retrying in %.0f s: %s", delay, error)
                 await asyncio.sleep(delay)
 
     def _follow(self, tasks: asyncio.TaskGroup) -> None:

@@ -89,7 +89,7 @@ class Copies:
                     self.ready.set()
                     await asyncio.sleep(_FORBIDDEN_RETRY)
                 except (ApiError, Unapplied) as error:
-                    LOG.warning("The copies in the cluster were not listed, next try in %.0f s: %s", _RETRY, error)
+                    LOG.warning("Cannot list Nova's objects in the cluster, retrying in %.0f s: %s", _RETRY, error)
                     await asyncio.sleep(_RETRY)
 
     def _kinds(self) -> list[Ref]:
@@ -112,7 +112,7 @@ class Copies:
             except ApiError as error:
                 if error.status not in (403, 404, 405):
                     raise
-                LOG.debug("The copies of kind %s are not listed: %s", ref.kind, error)
+                LOG.debug("Cannot list Nova's objects of kind %s: %s", ref.kind, error)
                 if error.status == 403:
                     forbidden.append(ref)
         return forbidden

@@ -31,7 +31,7 @@ class Fence:
     def __init__(self, api: Api, copies: Copies, heartbeat: Heartbeat, changed: Callable[[str], None]) -> None:
         self.api, self.copies, self.heartbeat, self.changed = api, copies, heartbeat, changed
         self.stopped = 0  # copies stopped by this agent, for metrics
-        self._closed: set[str] = set()  # schedules that were stopped
+        self._closed: set[str] = set()  # names of schedules with stopped workloads
         self._scaled: set[str] = set()  # uids of custom resources whose scale is set to 0
 
     def closed(self, fence_after: float | None) -> bool:
@@ -65,7 +65,7 @@ class Fence:
             if not (change or resource.scalable or copy.ref.kind == "Pod"):
                 return  # a custom resource that cannot be stopped
             path = resource.path(copy.ref.namespace, copy.ref.name)
-            LOG.warning("%s is stopped: the control plane was not reached for %.0f s", copy.ref.key,
+            LOG.warning("Stopping %s: the federation control plane is unreachable for %.0f s", copy.ref.key,
                         self.heartbeat.silence())
             if copy.ref.kind == "Pod":
                 await self.api.delete(path, uid=copy.uid)
@@ -80,7 +80,7 @@ class Fence:
                     await self._end_jobs(copy)
             self.stopped += 1
         except (ApiError, Unapplied) as error:
-            LOG.error("%s could not be stopped and is tried again: %s", copy.ref.key, error)
+            LOG.error("Cannot stop workload %s, retrying: %s", copy.ref.key, error)
 
     async def _fields(self, copy: Copy, path: str) -> dict[str, Any]:
         """Return the fields that :meth:`restore` sets again."""
@@ -108,14 +108,14 @@ class Fence:
                 await self.api.delete(f"{jobs}/{metadata['name']}", uid=metadata["uid"])
 
     async def restore(self, copy: Copy, replicas: int | None) -> None:
-        """Let a stopped copy run again. ``replicas``: of its present manifest, None for the number before the stop. The
-        caller has read its schedule again. Raises ApiError, Unapplied."""
+        """Start a stopped workload again. ``replicas``: the number in its current manifest, None for the number before
+        the stop. The caller must have read its Schedule from the server before. Raises ApiError, Unapplied."""
         resource = await self.copies.resource(copy.ref)
         path = resource.path(copy.ref.namespace, copy.ref.name)
         try:
             fields: dict[str, Any] = msgspec.json.decode(copy.fenced, type=dict[str, Any])
         except msgspec.MsgspecError:
-            LOG.warning("%s: the annotation %s is damaged; the manifest is applied", copy.ref.key, FENCED)
+            LOG.warning("%s: annotation %s is invalid, using the values of the manifest", copy.ref.key, FENCED)
             fields = {}
         scale = fields.pop("scale", None)
         if replicas is not None and "replicas" in (fields.get("spec") or {}):
@@ -126,7 +126,7 @@ class Fence:
         obj = await self.api.patch(path, {**fields, "metadata": {"uid": copy.uid, "annotations": {FENCED: None}}},
                                    fieldManager=FENCE_MANAGER)
         self.copies.put(resource, obj, applied=False)
-        LOG.info("%s runs again: the control plane confirmed it", copy.ref.key)
+        LOG.info("Restarted %s: the federation control plane still schedules it here", copy.ref.key)
 
 
 def _stop(copy: Copy, scaled: bool) -> dict[str, Any] | None:

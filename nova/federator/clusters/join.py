@@ -67,7 +67,7 @@ class Credentials:
             data = {_TRUSTED_FILE: base64.b64encode(trusted).decode(),
                     _BOOTSTRAP_FILE: base64.b64encode(self._bootstrap_ca).decode()}
             await self.member.patch(self.secret, {"data": data})
-            LOG.info("Cluster %s: the control plane published other trusted authorities", self.cluster)
+            LOG.info("Cluster %s: stored the new CA certificates of the federation control plane", self.cluster)
             return await self.renew(changed)
         due = remaining(current.certificate) <= 1.0
         return await self.renew(current) if due or (issuer and not _issued_by(current.certificate, issuer)) else current
@@ -104,10 +104,10 @@ class Credentials:
             key, certificate = base64.b64decode(data["tls.key"]), base64.b64decode(data["tls.crt"])
             name = x509.load_pem_x509_certificate(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         except (KeyError, ValueError, binascii.Error):
-            LOG.warning("The Secret %s/%s is damaged; joining again", self.namespace, _SECRET)
+            LOG.warning("Cannot read the key and certificate in Secret %s/%s, joining again", self.namespace, _SECRET)
             return None
         if not name or name[0].value != f"{AGENT_USER}{self.cluster}" or remaining(certificate) <= 0:
-            LOG.warning("The certificate in the Secret %s/%s is for another cluster or expired; joining again",
+            LOG.warning("The certificate in Secret %s/%s expired or is for another cluster, joining again",
                         self.namespace, _SECRET)
             return None
         return key, certificate
@@ -120,7 +120,7 @@ class Credentials:
                              x509.NameAttribute(NameOID.COMMON_NAME, f"{AGENT_USER}{self.cluster}")])
         request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(private, hashes.SHA256())
         pem = request.public_bytes(serialization.Encoding.PEM)
-        LOG.info("Cluster %s: requesting a certificate from %s", self.cluster, login.server)
+        LOG.info("Cluster %s: requesting a client certificate from %s", self.cluster, login.server)
         async with Api(login, agent="nova-agent") as nova:
             created = await nova.create(_REQUESTS, {
                 "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
@@ -139,7 +139,7 @@ class Credentials:
             except ApiError as error:
                 if 400 <= error.status < 500 and error.status != 429:
                     raise
-                LOG.info("The certificate request %s was not read and is tried again: %s", name, error)
+                LOG.info("Cannot read certificate request %s, retrying: %s", name, error)
                 request = {}
             status = request.get("status") or {}
             for condition in status.get("conditions") or ():

@@ -78,7 +78,7 @@ class Heartbeat:
                     await member.patch(secret, {"metadata": {"annotations": {SILENT_SINCE: new or None}}})
                     note = new
             except ApiError as error:
-                LOG.warning("The time of the first start without control plane was not stored: %s", error)
+                LOG.warning("Cannot store since when the federation control plane is unreachable, retrying: %s", error)
             await asyncio.sleep(1.0)
 
     async def acquire(self) -> None:
@@ -92,11 +92,11 @@ class Heartbeat:
                         return
                 if not warned:
                     warned = True
-                    LOG.warning("Another agent of cluster %s holds the lease; waiting until it expires", self.cluster)
+                    LOG.warning("Another agent of cluster %s holds its Lease, waiting until it expires", self.cluster)
             except (ApiError, TimeoutError) as error:
                 if isinstance(error, ApiError) and error.status == 401:
                     raise
-                LOG.warning("The lease of cluster %s was not acquired and is tried again: %s", self.cluster,
+                LOG.warning("Cannot acquire the Lease of cluster %s, retrying: %s", self.cluster,
                             str(error) or "no response in time")
             await asyncio.sleep(_RETRY)
 
@@ -112,9 +112,9 @@ class Heartbeat:
             try:
                 async with asyncio.timeout(_REQUEST):
                     if not await hedged(functools.partial(self._renew, taking=False), 1.0):
-                        raise RuntimeError("Another agent of this cluster took over; this one ends.")
+                        raise RuntimeError("Another agent of this cluster took the Lease: this agent stops.")
             except (ApiError, TimeoutError) as error:
-                LOG.warning("The lease of cluster %s was not renewed for %.0f s: %s", self.cluster, self.silence(),
+                LOG.warning("Cluster %s: cannot renew the Lease for %.0f s, retrying: %s", self.cluster, self.silence(),
                             str(error) or "no response in time")
                 await asyncio.sleep(min(_RETRY, self.interval / 4))
 
@@ -179,7 +179,7 @@ class Heartbeat:
                 lease["spec"]["holderIdentity"] = ""
                 await self.nova.replace(path, lease)
         except ApiError as error:
-            LOG.debug("The lease was not released: %s", error)
+            LOG.debug("Cannot release the Lease of the agent, it expires later: %s", error)
 
     def _spec(self, lease: Object, epoch: int, started: float) -> Object:
         renewed = times.now_exactly()

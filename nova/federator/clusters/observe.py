@@ -40,7 +40,7 @@ class Copy(msgspec.Struct, frozen=True):
     pods: int = 0
     settled: bool = True
     storage_class: str = ""
-    shown: bool = False  # its ReplicaSets and Pods are shown in the control plane
+    shown: bool = False  # True if ReplicaSets and Pods of the copy are shown in the control plane
     content: bytes = b""
 
     @property

@@ -63,7 +63,7 @@ class Reporter:
         self._running: dict[tuple[str, str, str], int] = {}  # owner -> pods on nodes
         self._included: dict[str, int] = {}  # schedule -> generation whose pods run
         self._wake = asyncio.Event()
-        self._due = 0.0  # when the details of the cluster are inspected again
+        self._due = 0.0  # monotonic time of the next inspection of the cluster
         self._last: ClusterReport | None = None
         self._details = _Details("", [], False)
 
@@ -106,7 +106,7 @@ class Reporter:
                         self._details = await self._inspect()
                     await self._write()
                 except ApiError as error:
-                    LOG.warning("The report on cluster %s was not written and is tried again: %s", self.cluster, error)
+                    LOG.warning("Cannot write the ClusterReport of cluster %s, retrying: %s", self.cluster, error)
                 await asyncio.sleep(_INTERVAL)
                 try:
                     async with asyncio.timeout(_INTERVAL if self._last is None else _DETAILS_INTERVAL):

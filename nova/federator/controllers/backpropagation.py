@@ -133,9 +133,9 @@ class Backpropagation:
                 delay = await self._reconcile(key)
             except ApiError as error:
                 delay = _RETRY
-                LOG.debug("The ReplicaSets and Pods of %s were not shown and are tried again: %s", key, error)
+                LOG.debug("Cannot copy the ReplicaSets and Pods of %s, retrying: %s", key, error)
             except Exception:  # a malformed report must not stop the others
-                LOG.exception("The ReplicaSets and Pods of %s cannot be shown", key)
+                LOG.exception("Cannot copy the ReplicaSets and Pods of %s until their next change", key)
             finally:
                 again = self._queue.done(key)
             if again or delay:
@@ -147,7 +147,7 @@ class Backpropagation:
         reports = {namespace: report for namespace, report in sorted(self._reports_on.get(key, {}).items())
                    if self._listed(report)}
         if template is None and reports:
-            return _RETRY  # its kind is not loaded yet, or its deletion has not reached the clusters
+            return _RETRY  # the object is unknown: not loaded yet, or deleted
         surplus = dict(self._shown_of.get(key, {}))
         failure: ApiError | None = None
         if template is not None and not template.deleting and _opted_in(template):
@@ -159,7 +159,7 @@ class Backpropagation:
                         failure = error
                         surplus = {part: shown for part, shown in surplus.items() if part[0] != cluster}
                     except RecursionError:
-                        LOG.warning("Cluster %s: the report on %s is ignored: it is nested too deeply", cluster, key)
+                        LOG.warning("Cluster %s: ignoring the Backpropagation of %s: nested too deeply", cluster, key)
         for shown in surplus.values():
             await self._remove(shown)
         if failure:
@@ -181,7 +181,7 @@ class Backpropagation:
         try:
             parts = report.owned()
         except Invalid as error:
-            LOG.warning("Cluster %s: the report on %s is ignored: %s", cluster, ref.key, error.message)
+            LOG.warning("Cluster %s: ignoring the Backpropagation of %s: %s", cluster, ref.key, error.message)
             return
         owners: dict[str, dict[str, Any]] = {}
         refusals: list[str] = []

@@ -184,7 +184,7 @@ class Catalog:
             try:
                 parsed = policies.parse(new)
             except Invalid as error:
-                LOG.warning("SchedulePolicy %s is invalid and not used: %s", key, error.message)
+                LOG.warning("SchedulePolicy %s is not applied until it is corrected: %s", key, error.message)
                 self.refused(key, str(new["metadata"].get("uid", "")), error.message)
                 self.invalid_policies[key] = error.message
         affected = set(self._by_policy.get(key, ()))

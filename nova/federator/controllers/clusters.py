@@ -191,7 +191,7 @@ class Clusters:
             return
         rest = [entry for entry in obj["metadata"].get("finalizers") or () if entry != DRAIN_FINALIZER]
         await self.api.patch(f"{CLUSTERS}/{name}", {"metadata": {"finalizers": rest or None}})
-        LOG.info("Cluster %s is drained and removed", name)
+        LOG.info("Removed cluster %s: it is drained", name)
 
     def silent_for(self, name: str) -> float:
         """Return the seconds since the last renewal that this process observed."""
@@ -328,7 +328,7 @@ class Clusters:
                     await self._write(name)
                 except ApiError as error:
                     if not error.missing:
-                        LOG.warning("The status of cluster %s was not written and is tried again: %s", name, error)
+                        LOG.warning("Cannot write the status of cluster %s, retrying: %s", name, error)
                         self._dirty.add(name)
             self._wake.clear()
             try:
@@ -398,7 +398,7 @@ def record_of(obj: Object) -> Record | None:
     try:
         record = msgspec.json.decode(text, type=Record) if text else None
     except msgspec.MsgspecError as error:
-        LOG.warning("Cluster %s: ignoring its annotation %s: %s", obj["metadata"].get("name"), STANDBY, error)
+        LOG.warning("Cluster %s: ignoring the invalid annotation %s: %s", obj["metadata"].get("name"), STANDBY, error)
         return None
     return record if record and record.phase != "Active" else None
 
@@ -423,7 +423,7 @@ def _label(value: str) -> str:
 def _lease_of(obj: Object) -> _Lease:
     spec = obj.get("spec") or {}
     epoch = spec.get("leaseTransitions")
-    waiting = (obj["metadata"].get("annotations") or {}).get(WAITING, "")  # of an agent that guards the cluster, too
+    waiting = (obj["metadata"].get("annotations") or {}).get(WAITING, "")  # an agent that waits counts, too
     return _Lease(f"{spec.get('renewTime')}/{waiting}", epoch if isinstance(epoch, int) else 0, time.monotonic())
 
 

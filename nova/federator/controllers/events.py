@@ -58,5 +58,5 @@ class Recorder:
             path, body = await self._queue.get()
             try:
                 await self.api.create(path, body)
-            except ApiError as error:  # its namespace may be gone
-                LOG.debug("An event was not written: %s", error)
+            except ApiError as error:  # the namespace may be deleted
+                LOG.debug("Dropped a Kubernetes event: %s", error)

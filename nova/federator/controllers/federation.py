@@ -54,7 +54,7 @@ class Federation:
 
     def _cluster_changed(self, cluster: str, cause: str) -> None:
         for key, schedule in self.placer.unassigned.pop(cluster_namespace(cluster), {}).items():
-            self._schedule_changed(key, schedule, None)  # its watch was quicker than the one of the clusters
+            self._schedule_changed(key, schedule, None)  # reported before its cluster
         self.placer.cluster_changed(cluster, cause)
         if cause == "ready":
             self.statuses.cluster_changed(cluster)
@@ -102,7 +102,7 @@ class Federation:
                     kinds.append(candidate)
                     break
             else:
-                LOG.info("The control plane does not serve %s %s; such objects are not placed", kind.group, kind.kind)
+                LOG.info("Not scheduling %s/%s: the federation control plane does not serve it", kind.group, kind.kind)
         return {**self.clusters.informers, "schedulegroups": self.groups.objects,
                 **self.catalog.informers(self.api, kinds), "schedules": self.stored}
 

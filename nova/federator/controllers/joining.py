@@ -71,10 +71,10 @@ class Joining:
                 await self._decide(request)
             except ApiError as error:
                 if not (error.missing or error.conflict):
-                    LOG.warning("The certificate request %s could not be decided and is tried again: %s", name, error)
+                    LOG.warning("Cannot approve or deny certificate request %s, retrying: %s", name, error)
                     asyncio.get_running_loop().call_later(2.0, self._open.put_nowait, name)
             except Exception:  # a malformed request must not stop the scheduler
-                LOG.exception("The certificate request %s cannot be processed", name)
+                LOG.exception("Unexpected error in certificate request %s, ignoring it until it changes", name)
 
     async def _grant(self) -> None:
         """Let holders of bootstrap tokens and agents request certificates. Repeated until it succeeds."""
@@ -94,7 +94,7 @@ class Joining:
                 await self._update_rights()
                 return
             except ApiError as error:
-                LOG.warning("The rights of joining agents were not created and are tried again: %s", error)
+                LOG.warning("Cannot create the RBAC rules of joining agents, retrying: %s", error)
                 await asyncio.sleep(2.0)
 
     async def _update_rights(self) -> None:
@@ -113,7 +113,7 @@ class Joining:
             token = await self._authorize(str(spec.get("username") or ""), cluster, request["metadata"]["name"])
             await prepare(self.api, cluster)
         except Invalid as error:
-            LOG.warning("The certificate request %s of %s was denied: %s", request["metadata"]["name"],
+            LOG.warning("Denied certificate request %s of user %s: %s", request["metadata"]["name"],
                         spec.get("username"), error.message)
             await self._condition(request, "Denied", error.message)
             return
@@ -127,7 +127,7 @@ class Joining:
         if token:  # used once; a moment later, because the agent still polls with it
             asyncio.get_running_loop().call_later(_TOKEN_GRACE, self._used.put_nowait, token)
         await self._remove_old(cluster, request["metadata"]["name"])
-        LOG.info("Cluster %s: the certificate of its agent was signed", cluster)
+        LOG.info("Cluster %s: signed the certificate of the agent", cluster)
 
     async def _remove_old(self, cluster: str, latest: str) -> None:
         """Delete the decided requests of a cluster but the latest, because no controller of the control plane does."""
@@ -143,7 +143,7 @@ class Joining:
             try:
                 await self.api.remove(f"{TOKENS}/{name}")
             except ApiError as error:
-                LOG.warning("The used token %s was not deleted and is tried again: %s", name, error)
+                LOG.warning("Cannot delete the used bootstrap token %s, retrying: %s", name, error)
                 asyncio.get_running_loop().call_later(_TOKEN_GRACE, self._used.put_nowait, name)
 
     async def _authorize(self, user: str, cluster: str, name: str) -> str:

@@ -89,7 +89,7 @@ class Placer:
         if current is None:
             return
         cluster = self._cluster(current.cluster_namespace)
-        if cluster is None:  # its Cluster object was deleted before its namespace, or is listed later
+        if cluster is None:  # the Cluster object is deleted already, or not listed yet
             unassigned = self.unassigned.setdefault(current.cluster_namespace, {})
             unassigned.pop(key, None)
             if new is not None:
@@ -162,16 +162,16 @@ class Placer:
                 failures = self._failures[group] = self._failures.get(group, 0) + 1
                 delay = min((0.05 if error.conflict else 0.5) * 2 ** min(failures, 12), _LONGEST_DELAY)
                 LOG.log(logging.DEBUG if error.conflict else logging.WARNING,
-                        "Group %s was not placed and is tried again in %.1f s: %s", group, delay, error)
+                        "Cannot schedule group %s, retrying in %.1f s: %s", group, delay, error)
                 asyncio.get_running_loop().call_later(delay, self.enqueue, group)
             except Exception:  # a group that cannot be processed must not stop the others
-                LOG.exception("Group %s cannot be processed; it is tried again when it changes", group)
+                LOG.exception("Unexpected error while scheduling group %s, retrying when it changes", group)
             finally:
                 if self._queue.done(group):
                     self._queue.put(group)
 
     async def _watch_deadlines(self) -> None:
-        """Enqueue groups with a share that is not ready in time, and groups whose avoided clusters are free again."""
+        """Enqueue groups of which a schedule is not ready in time, or whose avoided clusters may be used again."""
         while True:
             await asyncio.sleep(5.0)
             now = time.monotonic()
@@ -212,7 +212,7 @@ class Placer:
                     await self.clusters.finish(name)
             except ApiError as error:
                 if not error.missing:
-                    LOG.warning("The deletion of cluster %s is tried again: %s", name, error)
+                    LOG.warning("Cannot delete cluster %s, retrying: %s", name, error)
 
     def _patience(self, part: Schedule) -> int:
         """Return after how many seconds of silence a schedule of a deleted cluster is given up. Workloads that are
@@ -283,7 +283,7 @@ class Placer:
                 continue
             resource = await self.api.resource(ref.api_version, ref.kind)
             if resource is None:
-                continue  # its kind was removed, and all objects with it
+                continue  # the kind was deleted, and all its objects
             obj = await self.api.find(resource.path(ref.namespace, ref.name))
             if obj is not None and template_of(obj) is not None:
                 raise ApiError(f"{key} exists, but has not been listed yet")

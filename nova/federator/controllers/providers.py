@@ -40,11 +40,11 @@ class Providers:
             try:
                 self._loaded[name] = self._classes[name].load()(self.environment)
             except Invalid as error:
-                LOG.info("Clusters of the provider %s are stopped by the program of %s, if there is one: %s", name,
-                         HELPER, error)
+                LOG.info("Provider %s is not configured (%s); for its clusters, the program in %s is used if it is set",
+                         name, error, HELPER)
                 self._loaded[name] = None
             except Exception:  # a defect of a provider must not stop the scheduler
-                LOG.exception("The provider %s cannot be used", name)
+                LOG.exception("Cannot load provider %s; correct it and restart the scheduler", name)
                 self._loaded[name] = None
         return self._loaded.get(name)
 

@@ -73,7 +73,7 @@ class Recovery:
             recovery_steps.check(new["spec"]["steps"])
         except Invalid as error:
             self._emit(new, "RecoveryPlan", "InvalidPlan", f"Runs of the plan fail: {error.message}", warning=True)
-            LOG.warning("RecoveryPlan %s is invalid, and its runs fail: %s", key, error.message)
+            LOG.warning("RecoveryPlan %s is invalid, its runs fail until it is corrected: %s", key, error.message)
 
     def _run_changed(self, key: str, new: Object | None, _old: Object | None) -> None:
         if new is None:
@@ -111,10 +111,10 @@ class Recovery:
                 failures = self.failures[key] = self.failures.get(key, 0) + 1
                 delay = min(0.25 * 2 ** min(failures, 10), _LONGEST_DELAY)
                 LOG.log(logging.WARNING if failures in (4, 10) else logging.DEBUG,
-                        "The processing of %s failed %d times and is tried again: %s", key, failures, error)
+                        "Recovery object %s failed %d times, retrying: %s", key, failures, error)
             except Exception:  # a malformed object must not stop the others
                 delay = _LONGEST_DELAY
-                LOG.exception("The processing of %s failed and is tried again in %.0f s", key, delay)
+                LOG.exception("Unexpected error in recovery object %s, retrying in %.0f s", key, delay)
             finally:
                 again = self._queue.done(key)
             if delay is not None:
@@ -327,7 +327,7 @@ class Recovery:
                 try:
                     await self.api.remove(f"{ALERTS}/{name}")
                 except ApiError as error:
-                    LOG.warning("The resolved alert %s was not deleted and is tried again: %s", name, error)
+                    LOG.warning("Cannot delete the resolved alert %s, retrying: %s", name, error)
 
 
 def _status(obj: Object) -> dict[str, Any]:

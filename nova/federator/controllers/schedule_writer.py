@@ -96,14 +96,14 @@ class ScheduleWriter:
         parts = self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})
         present = parts.get(stored.part)
         if present is None or present.uid != stored.uid or not later(present.version, stored.version):
-            parts[stored.part] = stored  # otherwise the watch was quicker, and has a report of the agent too
+            parts[stored.part] = stored  # otherwise the watch has a newer version
 
     async def _restore(self, path: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Set the spec of a schedule that exists but was damaged. Raises ApiError."""
         metadata = (await self.api.get(path))["metadata"]
         if "deletionTimestamp" in metadata:
             raise ApiError(f"{path} is still being deleted", 409)
-        LOG.warning("%s is written again: its spec was changed", path)
+        LOG.warning("Restoring %s: another client changed its spec", path)
         return await self.api.patch(path, {"spec": {**spec, "priorSilenceSeconds": schedules.NEVER}, "metadata": {
             "resourceVersion": metadata["resourceVersion"]}})
 

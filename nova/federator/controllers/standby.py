@@ -164,12 +164,12 @@ class Standby:
             memory.failures = 0
         except Exception as error:  # of any provider: it must not stop the scheduler
             if not isinstance(error, (ReportedError, TimeoutError)):
-                LOG.exception("Cluster %s: %s failed", name, step.action)
+                LOG.exception("Cluster %s: unexpected error in %s", name, step.action)
             message = str(error) or f"{step.action} did not end within {deadline:.0f} s"
             memory.failures += 1
             memory.retry_at = time.monotonic() + min(_FIRST_DELAY * 2 ** min(memory.failures - 1, 20), _LONGEST_DELAY)
             if not (isinstance(error, ApiError) and (error.conflict or error.missing)):
-                LOG.warning("Cluster %s: %s failed and is repeated: %s", name, step.action, message)
+                LOG.warning("Cluster %s: %s failed, retrying: %s", name, step.action, message)
                 self._emit(name, "StandbyFailed", f"{step.action} failed and is repeated: {message}", "Warning")
                 await self._note(name, message)
 
@@ -180,7 +180,7 @@ class Standby:
             try:
                 await self.clusters.store_record(name, msgspec.structs.replace(record, problem=problem[:1000]))
             except ApiError as error:
-                LOG.debug("Cluster %s: the problem was not stored: %s", name, error)
+                LOG.debug("Cluster %s: cannot store the error message: %s", name, error)
 
     async def _begin(self, name: str) -> None:
         """Enter Suspending if certainly nothing uses the cluster: decisions are made by this process, and what a former
@@ -196,7 +196,7 @@ class Standby:
                 if not any(schedules.decode(item).consumes for item in page["items"]) and not self._used(name):
                     await self._enter(name, "Suspending")
                     return
-            self._memory[name].idle = None  # it is used: its idle time begins again
+            self._memory[name].idle = None  # in use: the idle time of the cluster restarts
         finally:
             self.clusters.hold(name, False)
 
@@ -224,7 +224,7 @@ class Standby:
                                              problem=old.problem if phase == "Failed" else "")
         self._require_lead()
         await self.clusters.store_record(name, record)
-        LOG.info("Cluster %s: %s -> %s", name, old.phase if old else "Active", phase)
+        LOG.info("Cluster %s: standby phase %s -> %s", name, old.phase if old else "Active", phase)
         self._emit(name, *_EVENTS[phase], "Warning" if phase == "Failed" else "Normal")
 
     def _require_lead(self) -> None:
@@ -289,7 +289,7 @@ class Standby:
                 LOG.info("Cluster %s will be created as a copy of %s for group %s", chosen[1], chosen[0], key)
                 return
             except Exception as error:  # must not stop the scheduler
-                LOG.warning("No copy of a cluster was created for group %s; it is tried again: %s", key, error,
+                LOG.warning("Cannot create a copy of a cluster for group %s, retrying: %s", key, error,
                             exc_info=not isinstance(error, ReportedError))
                 await asyncio.sleep(_FIRST_DELAY)
 

@@ -101,9 +101,9 @@ class Statuses:
                 if error.missing:
                     continue
                 if error.status in (400, 422):  # what an agent reports is not valid
-                    LOG.warning("The status of %s was refused: %s", ref.key, error)
+                    LOG.warning("Not updating the status of %s: the API server refused it: %s", ref.key, error)
                     continue
-                LOG.warning("The status of %s was not written and is tried again: %s", ref.key, error)
+                LOG.warning("Cannot write the status of %s, retrying: %s", ref.key, error)
                 loop.call_later(_RETRY, self.enqueue, group, ref)
 
     def _copies(self, group: str, ref: Ref) -> list[Copy]:

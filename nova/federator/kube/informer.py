@@ -78,7 +78,7 @@ class Informer(Generic[T]):
                 failures = 1 if time.monotonic() - started > _LONGEST_DELAY else failures + 1
                 delay = min(0.2 * 2 ** min(failures, 10), _LONGEST_DELAY) * random.uniform(0.5, 1)  # noqa: S311
                 LOG.log(logging.WARNING if failures in (3, 30) else logging.DEBUG,
-                        "The watch of %s failed %d times and is repeated: %s", self.path, failures, error)
+                        "The watch of %s failed %d times, retrying: %s", self.path, failures, error)
                 self._reachable.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(delay):
@@ -136,11 +136,11 @@ class Informer(Generic[T]):
             if self.handler and (new is not None or old is not None):
                 self.handler(key, new, old)
         except (ReportedError, ValueError) as error:
-            LOG.warning("Ignoring %s %s, which is invalid: %s", self.path, key, error)
+            LOG.warning("Ignoring object %s %s until it is corrected: %s", self.path, key, error)
             if self.handler and old is not None:
                 self.handler(key, None, old)
         except Exception:  # a malformed object must not stop the watch of the others
-            LOG.exception("Cannot process the change of %s %s", self.path, key)
+            LOG.exception("Unexpected error, ignoring the change of %s %s until its next change", self.path, key)
 
 
 def later(version: str, other: str) -> bool:

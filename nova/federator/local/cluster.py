@@ -188,7 +188,7 @@ class LocalCluster:
                     delays[name] = min(delays.get(name, 0.5) * 2, _LONGEST_DELAY)
                     due[name] = now + delays[name]
                     with contextlib.suppress(Refused), self._lock():
-                        LOG.warning("%s of cluster %s ended and is restarted; log: %s", name, self.name,
+                        LOG.warning("%s of cluster %s exited, restarting it; its log: %s", name, self.name,
                                     self.processes.log(name))
                         self.processes.start(name, part.command, part.environment)
         finally:
@@ -295,7 +295,7 @@ class LocalCluster:
         authority = Authority(self.pki, "ca", f"kubernetes-ca-{self.name}")
         hosts = [*dict.fromkeys((*_SERVICE_NAMES, "127.0.0.1", host, *self.options.hosts))]
         authority.issue("apiserver", "kube-apiserver", hosts=hosts, client=False)
-        store = Authority(self.pki, "etcd-ca", f"etcd-ca-{self.name}")  # its certificates give access to all data
+        store = Authority(self.pki, "etcd-ca", f"etcd-ca-{self.name}")  # etcd gives its clients all data
         store.issue("etcd", "kube-etcd", hosts=("localhost", "127.0.0.1"))
         store.issue("apiserver-etcd-client", "kube-apiserver-etcd-client")
         token_keys(self.pki)

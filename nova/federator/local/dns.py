@@ -49,7 +49,7 @@ class NameServer(asyncio.DatagramProtocol):
         try:
             records = await self.resolve(name)
         except ApiError as error:
-            LOG.warning("The API server does not resolve %s: %s", name, error)
+            LOG.warning("Cannot resolve DNS name %s from the API server, the query fails: %s", name, error)
             code = _FAILURE
         if records is None:
             code = code or _NO_SUCH_NAME

@@ -73,7 +73,7 @@ class FakeNodes:
         """Register the nodes and serve their pods until cancelled."""
         for name in self._names:
             await self._repeat(f"node {name}", lambda name=name: self._register(name))  # type: ignore[misc]
-        LOG.info("%d nodes are ready", len(self._names))
+        LOG.info("%d simulated nodes are ready", len(self._names))
         pods: Informer[Object] = Informer(self._api, "/api/v1/pods", lambda pod: pod, self._changed)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._renew())
@@ -112,7 +112,7 @@ class FakeNodes:
                 try:
                     await self._api.apply(f"{_LEASES}/{name}", lease, "fake-nodes", force=True)
                 except ApiError as error:
-                    LOG.warning("Cannot renew the lease of node %s, retrying in 10 s: %s", name, error)
+                    LOG.warning("Cannot renew the Lease of node %s, retrying in 10 s: %s", name, error)
             await asyncio.sleep(10)
 
     def _changed(self, key: str, pod: Object | None, previous: Object | None) -> None:
@@ -158,7 +158,7 @@ class FakeNodes:
             except ApiError as error:
                 if error.missing or error.conflict:  # the object was deleted or replaced meanwhile
                     return
-                LOG.warning("Cannot update %s (attempt %d): %s", subject, attempt + 1, error)
+                LOG.warning("Cannot update %s (attempt %d), retrying: %s", subject, attempt + 1, error)
             await asyncio.sleep(min(0.2 * 2 ** attempt, 5.0))
 
     async def _delete(self, pod: Object) -> None:

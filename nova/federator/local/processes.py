@@ -107,10 +107,10 @@ class Processes:
         if not await _ended(records, timeout):
             for record in records:
                 if _send(record, signal.SIGKILL):
-                    LOG.warning("Process %d of %s ignored SIGTERM for %.0f s: killed", record.pid, self.directory,
-                                timeout)
+                    LOG.warning("Sent SIGKILL to process %d of %s: it ignored SIGTERM for %.0f s", record.pid,
+                                self.directory, timeout)
             if not await _ended(records, timeout):
-                LOG.error("Processes of %s survive SIGKILL: %s", self.directory, [record.pid for record in records])
+                LOG.error("Processes of %s survived SIGKILL: %s", self.directory, [record.pid for record in records])
         for name in names:
             self.forget(name)
 

@@ -38,7 +38,7 @@ async def run_agent(bootstrap: Kubeconfig, member_config: Kubeconfig, cluster: s
                 config = await _join(credentials, bootstrap, nova)
                 await nova.use(config)
                 await heartbeat.acquire()
-                LOG.info("Cluster %s: this agent has epoch %d", cluster, heartbeat.epoch)
+                LOG.info("Cluster %s: this agent holds the Lease, with epoch %d", cluster, heartbeat.epoch)
                 reporter = Reporter(nova, member, cluster, heartbeat.epoch, agent.applied_with_pods, agent.copies)
                 backpropagator = Backpropagator(
                     nova, member, cluster, agent.copies,
@@ -60,13 +60,13 @@ async def _join(credentials: Credentials, bootstrap: Kubeconfig, nova: Api) -> K
             config = await credentials.obtain(bootstrap, ignore_stored=rejected)
             await nova.use(config)
             if not rejected and await _rejected(nova, credentials.cluster):
-                LOG.warning("The control plane does not accept the stored credentials of cluster %s; joining again",
+                LOG.warning("The federation control plane refused the credentials of cluster %s, joining again",
                             credentials.cluster)
                 rejected = True
                 continue
             return config
         except ReportedError as error:
-            LOG.error("Cluster %s has not joined, next try in %.0f s: %s", credentials.cluster, pause, error.message)
+            LOG.error("Cluster %s cannot join, retrying in %.0f s: %s", credentials.cluster, pause, error.message)
             await asyncio.sleep(pause)
             pause = min(_RETRY, 2 * pause)
 
@@ -89,7 +89,7 @@ async def _renew(credentials: Credentials, config: Kubeconfig, nova: Api) -> Non
             if renewed is not config:
                 config = renewed
                 await nova.use(config)
-                LOG.info("Cluster %s: the certificate of its agent was renewed", credentials.cluster)
+                LOG.info("Cluster %s: renewed the certificate of the agent", credentials.cluster)
         except ReportedError as error:
-            LOG.warning("The certificate was not renewed, next try in %.0f s: %s", _RETRY, error.message)
+            LOG.warning("Cannot renew the agent's certificate, retrying in %.0f s: %s", _RETRY, error.message)
             await asyncio.sleep(_RETRY)

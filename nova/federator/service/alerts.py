@@ -84,7 +84,7 @@ class AlertReceiver:
                 for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.tls):
                     context.load_cert_chain(self.certificate, self.key)
             except OSError as error:
-                LOG.error("The certificate for alerts cannot be loaded; its previous version stays in use: %s",
+                LOG.error("Cannot load the changed TLS certificate of the alert receiver, using the previous one: %s",
                           os_error_text(error))
 
     async def _health(self, _request: web.Request) -> web.Response:
@@ -94,7 +94,7 @@ class AlertReceiver:
         try:
             token = self.token_file.read_bytes().strip()
         except OSError as error:
-            LOG.error("Alerts are refused, because their token cannot be read: %s", os_error_text(error))
+            LOG.error("Refusing alerts: cannot read the file of --alerts-token-file: %s", os_error_text(error))
             token = b""
         if not token:
             return _answer(503, "no token is configured")
@@ -110,7 +110,7 @@ class AlertReceiver:
         try:
             created = await self._store(notification.alerts)
         except ApiError as error:
-            LOG.warning("Received alerts were not stored; their sender must repeat them: %s", error)
+            LOG.warning("Cannot store alerts, Alertmanager sends them again unless they are invalid: %s", error)
             return _answer(400 if error.status in (400, 422) else 503, error.message[:300])
         return web.json_response({"received": len(notification.alerts), "created": created})
 

@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 PLACEMENT = "nova-scheduler"  # The name is the one of earlier releases, whose holder performs all duties.
 STATUSES = "nova-scheduler-statuses"
 _DURATION = 15.0  # seconds without a change after which other replicas take a Lease
-_RENEW = 4.0  # seconds between two renewals, and of a check
+_RENEW = 4.0  # seconds between two renewals of a Lease
 _CHECK = 2.0  # seconds between two checks of the Leases
 _GIVE_UP = 10.0  # seconds without a successful renewal after which a holder stops its duty
 _HEDGE = 1.0  # seconds without a response after which a request is sent again
@@ -105,7 +105,7 @@ class Duties:
         except (ApiError, TimeoutError) as error:
             self._failures += 1
             LOG.log(logging.WARNING if self._failures == 3 else logging.DEBUG,
-                    "The Leases of the scheduler were not read or renewed, next attempt in %.0f s: %s", _CHECK,
+                    "Cannot read or renew the Leases of the scheduler, retrying in %.0f s: %s", _CHECK,
                     str(error) or "no response in time")
         for duty in self._renewed:
             if not self.validity(duty):
@@ -158,7 +158,7 @@ class Duties:
         await asyncio.wait([self._tasks[duty]])
         del self._tasks[duty]
         if lease and await self._write(duty, lease, lease.wanted_by):
-            LOG.info("The Lease %s was handed over to %s", duty, lease.wanted_by or "any replica")
+            LOG.info("Released Lease %s to another replica: %s", duty, lease.wanted_by or "any replica")
 
     async def _ask(self, leases: Mapping[str, _Lease]) -> None:
         """Ask a replica that has at least two duties more than this one for a duty."""

@@ -34,7 +34,7 @@ class Hosting:
                 self._events[reason] = message
                 return
             except ApiError as error:
-                LOG.warning("The event %s was not written and is tried again: %s", reason, error)
+                LOG.warning("Cannot write event %s to the hosting cluster, retrying: %s", reason, error)
                 await asyncio.sleep(_RETRY)
 
     async def run(self, prepared: asyncio.Event) -> None:
@@ -79,6 +79,6 @@ async def keep_init_kubeconfig(nova: Api, hosting: Hosting | None, attempted: as
                 await nova.apply(path, body, SCHEDULER, force=True)
                 due = time.monotonic() + _TOKEN_HOURS * 1800
         except ApiError as error:
-            LOG.warning("The kubeconfig for new agents was not written and is tried again: %s", error)
+            LOG.warning("Cannot write the Secret with the kubeconfig for new agents, retrying: %s", error)
         attempted.set()
         await asyncio.sleep(_RETRY if time.monotonic() >= due else 60.0)

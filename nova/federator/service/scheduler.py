@@ -123,6 +123,6 @@ class Scheduler:
             except ApiError as error:
                 problem = error.message
             if not warned:
-                LOG.warning("Waiting for the control plane: %s", problem)
+                LOG.warning("Waiting for the federation control plane: %s", problem)
                 warned = True
             await asyncio.sleep(_WAIT)

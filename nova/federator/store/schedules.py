@@ -228,7 +228,7 @@ def decode_checked(obj: Mapping[str, Any]) -> Schedule:
     change their schedules, but a schedule must not pass for a share of another group."""
     schedule = decode(obj)
     if schedule.name != name_of(schedule.group, schedule.part):
-        raise Invalid(f"Schedule {schedule.cluster_namespace}/{schedule.name}: spec.group: was changed.")
+        raise Invalid(f"Schedule {schedule.cluster_namespace}/{schedule.name}: spec.group: must not change.")
     return schedule
 
 

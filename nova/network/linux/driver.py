@@ -89,7 +89,7 @@ class LinuxNetwork(HostNetwork):
                     self._try("remove network", network_id, self._remove_network, network_id, None)
         self._try("set up", "floating addresses", self._floating.answer)
         if self._tasks:
-            return  # they run already: start() is repeated after a failure
+            return  # the tasks run already: start() is repeated after a failure
         self._tasks = [Periodic("dhcp-watch", WATCH_INTERVAL, self._watch_servers),
                        Periodic("filter-watch", WATCH_INTERVAL, self._watch_filters)]
         if self._conductor is not None:
@@ -366,7 +366,7 @@ class LinuxNetwork(HostNetwork):
         return {device: guest_filters.remove(self._table, device) for device in sorted(devices)}
 
     def _plugged_guests(self) -> dict[str, list[Guest]]:
-        """Return the stored guests by uuid, with an item for each network."""
+        """Return uuid -> one stored Guest for each of its networks."""
         guests: dict[str, list[Guest]] = collections.defaultdict(list)
         for network_id in self._state.networks():
             for guest in self._state.guests(network_id):
@@ -386,7 +386,7 @@ class LinuxNetwork(HostNetwork):
         try:
             function(*args)
         except (exception.NovaException, OSError, ValueError) as error:
-            LOG.error("Network: cannot %s %s: %s", action, target, error)
+            LOG.error("Cannot %s %s, continuing: %s", action, target, error)
 
     def _watch_servers(self) -> None:
         for network_id in list(self._up):

@@ -97,7 +97,7 @@ class PacketFilters:
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield type, flags, sequence number and payload of each message."""
+    """Yield type, flags, sequence number and payload of each netlink message in ``data``."""
     while len(data) >= 16:
         length, kind, flags, sequence, _port = struct.unpack_from("=IHHII", data)
         if length < 16:

@@ -134,7 +134,7 @@ class Data:
             fresh = target.with_name(f".{copy.name}.{os.urandom(4).hex()}.restored")
             old = target.with_name(f".{copy.name}.replaced")
             if shutil.disk_usage(target.parent).free < _size(copy) + _SLACK:
-                _remove(target)  # The backup has all volumes.
+                _remove(target)  # not lost: the backup contains this volume
             _copy(copy, fresh)
             if target.exists():
                 target.rename(old)

@@ -106,7 +106,7 @@ class Deployer:
                 raise Busy("The rollback of an earlier deployment is not finished; see nova history.")
             if (waits := self.journal.pending()) is not None:
                 origin = self.journal.origins([waits.id])[waits.id]
-                raise Busy(f"Deployment {waits.id} waits for the decision of {origin.node}; see nova history.")
+                raise Busy(f"Deployment {waits.id} waits for the control node {origin.node}; see nova history.")
             # Data that are still to be removed are not part of the next deployment.
             if left := self.containers.clean_up():
                 raise Refused(f"A removal is not finished: {'; '.join(left)}. Nothing was changed.")
@@ -240,7 +240,7 @@ class Deployer:
         else:
             self.journal.reopen(ident)
             self._undo(ident, "It was given up by the control node.", progress)
-        LOG.info("Deployment %d is %s by the decision of the control node", ident, "done" if done else "undone")
+        LOG.info("Deployment %d is %s: received from the control node", ident, "done" if done else "undone")
 
     def _deployment(self, ident: int) -> Deployment:
         deployment = self.journal.deployment(ident)

@@ -120,8 +120,8 @@ class Coordinator:
                 raise Refused(f'Node {peer.node} ({peer.url}) has a platform file of its own; with platform = "" in '
                               "its novad.toml a control node assigns its components. Nothing was changed.")
             if peer.url in left:
-                raise Refused(f"Node {peer.node} has not received the decision on deployment "
-                              f"{left[peer.url].deployment} yet. Nothing was changed.")
+                raise Refused(f"Node {peer.node} has not received the outcome of deployment "
+                              f"{left[peer.url].deployment} yet. Nothing was changed. Repeat the command later.")
         if len(set(names)) < len(names):
             raise Refused(f"Two nodes have the same name: {', '.join(sorted(names))} (node in novad.toml).")
         return peers
@@ -287,7 +287,7 @@ class Coordinator:
             try:
                 self._settle_all(self._journal.unsettled())
             except Exception:  # The next attempt may succeed, whatever the error is.
-                LOG.exception("Cannot send the decision on a deployment to its nodes, retrying")
+                LOG.exception("Cannot send the outcome of a deployment to its nodes, retrying")
 
     def _settle_all(self, pending: Sequence[Participation], longest: float = _SETTLE) -> None:
         """Send decisions to nodes concurrently, since each node may be slow."""
@@ -297,11 +297,11 @@ class Coordinator:
                 return
             try:
                 self._send_decision(
-                    participation, done, lambda name, what: LOG.info("Applying a decision: %s: %s", name, what), 0.0,
+                    participation, done, lambda name, what: LOG.info("Applying the outcome: %s: %s", name, what), 0.0,
                     longest)
-                LOG.info("Node %s received the decision: deployment %d is %s", node, ident, DONE if done else UNDONE)
+                LOG.info("Node %s received the outcome of deployment %d: %s", node, ident, DONE if done else UNDONE)
             except ReportedError as error:
-                LOG.debug("Cannot send the decision to node %s on deployment %d, retrying: %s", node, ident, error)
+                LOG.debug("Cannot send node %s the outcome of deployment %d, retrying: %s", node, ident, error)
         self._concurrently(pending, settle)
 
     def _follow(self, url: str, node: str, verb: str, request: Any, longest: float,

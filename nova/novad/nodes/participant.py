@@ -88,7 +88,7 @@ class Participant:
         with self.deployer.changing(assignment.kind):
             self._accept(assignment)
             if assignment.number <= self._settled(assignment.coordinator):
-                raise Refused(f"Deployment {assignment.number} of {assignment.control} was already decided. If the "
+                raise Refused(f"Deployment {assignment.number} of {assignment.control} has ended already. If the "
                               "journal there is an older copy, repeat the command: each attempt has a new number.")
             self._journal.set_fact(_PLATFORM, msgspec.json.encode(assignment.platform).decode())
             self._journal.set_fact(_COORDINATOR, f"{assignment.coordinator} {assignment.control}")
@@ -104,7 +104,7 @@ class Participant:
             if deployment is not None:
                 self._settle(deployment, done, progress)
             elif done:
-                LOG.warning("Deployment %d of the control node is unknown: this journal was replaced", number)
+                LOG.warning("Ignoring the outcome of deployment %d: the journal of this node was replaced", number)
             if number > self._settled(coordinator):
                 self._journal.set_fact(_SETTLED, f"{coordinator} {number}")
             return deployment
@@ -115,7 +115,7 @@ class Participant:
             self.deployer.decide(deployment.id, done, progress, self.deployer.containers.removal_tasks(
                 origin.volumes, origin.secrets))
         elif done != (deployment.state == DONE) and deployment.changes:
-            LOG.warning("Deployment %d stays %s: the control node decided otherwise, but later", deployment.id,
+            LOG.warning("Deployment %d stays %s here: the control node sent another outcome too late", deployment.id,
                         deployment.state)
 
     def give_up_waiting(self, progress: Progress) -> None:

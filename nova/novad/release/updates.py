@@ -197,7 +197,7 @@ class Updates:
                 while piece := answer.read(1 << 20):
                     left -= len(piece)
                     if left < 0:
-                        raise ValueError(f"larger than the allowed {most} bytes")
+                        raise ValueError(f"the file is larger than the allowed {most} bytes")
                     if time.monotonic() > end:
                         raise ValueError(f"the transfer took longer than {_FETCHED:.0f} seconds")
                     yield piece

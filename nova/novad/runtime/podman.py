@@ -422,7 +422,7 @@ def _located(reference: str) -> str:
             if (wild or re.match(rf"{re.escape(prefix)}($|[/:@])", reference)) and len(prefix) > length:
                 chosen, length = {**entry, **({"mirror": [prefix]} if wild else {})}, len(prefix)
     if chosen.get("mirror") or chosen.get("blocked") or chosen.get("insecure"):
-        raise ValueError("registries.conf has mirrors or no plain location for it")
+        raise ValueError("registries.conf has mirrors or no plain location for the image")
     return f"{chosen['location']}{reference[length:]}" if chosen.get("location") else reference
 
 

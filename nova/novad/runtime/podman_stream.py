@@ -107,7 +107,7 @@ class PodmanStream:
                 try:
                     document = json.loads(line)
                 except (ValueError, RecursionError) as error:
-                    if self._closed:  # The connection broke here.
+                    if self._closed:  # close() cut the connection within a line
                         return
                     raise self.fault(error) from None
                 if isinstance(document, dict):

@@ -106,7 +106,7 @@ def free(devices: Iterable[PciDevice], held: Collection[str]) -> list[PciDevice]
 
 
 def pools(devices: Iterable[PciDevice]) -> list[PciPool]:
-    """Return the devices counted by their properties, in a stable order."""
+    """Return one pool, with a count, for the devices with equal properties; pools are in a stable order."""
     counted: dict[bytes, PciPool] = {}
     for device in devices:
         pool = PciPool(vendor_id=device.vendor_id, product_id=device.product_id, dev_type=device.dev_type,

@@ -18,7 +18,7 @@ ARCHITECTURES = _NAMED_ARCHITECTURES | frozenset({
     "mips64", "mips64el", "openrisc", "parisc", "parisc64", "ppc", "ppcle", "ppc64", "ppcemb", "s390", "sh4", "sh4eb",
     "sparc", "sparc64", "unicore32", "xtensa", "xtensaeb"})
 
-_FOREIGN_BUSES = ("xen", "lxc", "uml")  # other hypervisors have their own buses
+_FOREIGN_BUSES = ("xen", "lxc", "uml")  # values of images for other hypervisors
 BLOCK_BUSES = {
     "disk": ("virtio", "scsi", "sata", "ide", "usb", *_FOREIGN_BUSES),
     "cdrom": ("scsi", "sata", "ide", "usb", *_FOREIGN_BUSES),

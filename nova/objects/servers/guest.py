@@ -34,7 +34,7 @@ class GuestStatus(Object, kw_only=True):
 
 class ExpectedGuest(Object, kw_only=True):
     """The state of a guest expected from the database. ``settled``: it was started once and no operation is under way.
-    ``moving``: a migration is open, so the guest may be on another host, or its disks may be set aside."""
+    ``moving``: a migration is open, so the guest may be on another host, or its disks may be renamed."""
 
     uuid: str
     power_state: int

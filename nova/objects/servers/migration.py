@@ -42,7 +42,7 @@ class Migration(Object, kw_only=True):
     dest_host: str = ""
     old_flavor: Flavor | None = None
     new_flavor: Flavor | None = None
-    shared: bool = False  # both hosts access the same disks (shared storage): neither may remove them alone
+    shared: bool = False  # True if both hosts use the same disks, which must then not be removed
     # CANCEL or FORCE_COMPLETE if requested while the migration ran.
     wanted: str = ""
     action_uuid: str | None = None

@@ -92,9 +92,9 @@ class Volume(Object, kw_only=True):
     availability_zone: str | None = None
     metadata: dict[str, str] = {}
     multiattach: bool = False  # several servers may attach it (external service only)
-    encrypted: bool = False  # its data, and those of volumes made from it, are encrypted (external service only)
+    encrypted: bool = False  # the volume and its clones are encrypted (external service only)
     origin: str | None = None  # volume of the snapshot from which this volume is to be created
-    # The snapshot from which it was created (external service only).
+    # The snapshot from which the volume was created (external service only).
     snapshot_id: str | None = None
     encryption: VolumeEncryption | None = None
     bootable: bool = False

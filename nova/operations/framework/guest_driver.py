@@ -98,7 +98,7 @@ class Guests(abc.ABC):
     @abc.abstractmethod
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
         """Stop the guest at once and remove it, its disks and its console log. Succeeds if the guest does not exist.
-        Never removes disks that moved to another host (shared storage) or that open_disks() set aside."""
+        Never removes disks that moved to another host (shared storage) or that open_disks() renamed."""
 
     def remove_orphan(self, uuid: str, keep_disks: bool = False) -> None:
         """Remove all traces of a guest from this host, including disks of an incomplete move. Never removes disks that
@@ -339,7 +339,7 @@ class ColdMigration:
         raise exception.NotImplementedHere(what="move servers")
 
     def close_disks(self, instance: Instance) -> None:
-        """Stop serving the disks, which stay set aside. Succeeds if they are not served."""
+        """Stop serving the disks, which stay renamed. Succeeds if they are not served."""
 
     def receive_disks(self, instance: Instance, source: DiskSource) -> None:
         """Copy the disks to this host; continues a copy that a crash interrupted. Raises MigrationError, DiskFull."""
@@ -350,12 +350,12 @@ class ColdMigration:
         raise exception.NotImplementedHere(what="move servers")
 
     def confirm(self, instance: Instance) -> None:
-        """Remove the disks that open_disks() set aside on this host. Succeeds if there are none."""
+        """Remove the disks that open_disks() renamed on this host. Succeeds if there are none."""
         raise exception.NotImplementedHere(what="move servers")
 
     def revert(self, instance: Instance, former: str = "") -> None:
-        """Restore the disks that open_disks() set aside and define the guest from ``instance``, stopped. Call
-        Guests.destroy on the destination first. Succeeds if nothing is set aside or the guest is here already.
+        """Restore the disks that open_disks() renamed and define the guest from ``instance``, stopped. Call
+        Guests.destroy on the destination first. Succeeds if nothing is renamed or the guest is here already.
         ``former``: a host that has failed; disks of the server that it uses are replaced."""
 
 

@@ -2,7 +2,7 @@
 
 See :mod:`nova.operations.framework.contexts`. Server… classes write to the database in the transaction of
 their step. Outside… classes call the external service that manages the resource, from external steps; every method is
-idempotent. Shares have no embedded half: OutsideShares serves every back end.
+idempotent. There is no ServerShares: OutsideShares serves every back end.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -29,7 +29,7 @@ class Filter(Plugin):
         raise NotImplementedError
 
     def reason(self, view: FleetView, request: Request) -> str:
-        """Return why the first node of the view was rejected, for administrators, by default ``refusal``."""
+        """Return why the first node of the view was rejected, for administrators. Default: ``refusal``."""
         return self.refusal
 
 

@@ -30,7 +30,7 @@ def made(host: str, gb: int) -> Disk:
 
 
 class OwnDisks:
-    """Disks by name (a uuid, for disks set aside with suffix ``ASIDE``). ``path``: their file, if any."""
+    """Disks by name (a uuid, for disks renamed with suffix ``ASIDE``). ``path``: their file, if any."""
 
     def __init__(self, path: str | None = None) -> None:
         self._disks: dict[str, Disk] = {}

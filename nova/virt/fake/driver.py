@@ -118,7 +118,7 @@ class FakeDriver(Driver):
         return self.state.guests.get(uuid)
 
     def disk(self, uuid: str, aside: bool = False) -> Disk | None:
-        """Return the guest's root disk on this host; ``aside``: the disk that a cold migration set aside."""
+        """Return the guest's root disk on this host; ``aside``: the disk that a cold migration renamed."""
         return self.state.disks.get(uuid + ASIDE if aside else uuid)
 
     def change_by_itself(self, uuid: str, power_state: int) -> None:

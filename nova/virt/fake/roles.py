@@ -52,7 +52,7 @@ class Guests(FakeRole, guest_driver.Guests):
     def power_state(self, uuid: str) -> int:
         self.host.take_over(uuid)
         guest = self.host.guests.get(uuid)
-        if guest.incoming:  # it does not run on this host yet
+        if guest.incoming:  # the migrating guest does not run on this host yet
             raise exception.GuestNotFound(instance_uuid=uuid)
         return guest.power_state
 

@@ -150,7 +150,7 @@ def token(place: str, host: str) -> str:
     return recorded.token if recorded is not None else _take(place, host)
 
 
-# --- set aside by a move -----------------------------------------------------------------------------
+# --- renamed by a move -----------------------------------------------------------------------------
 def aside(uuid: str) -> str:
     return directory(uuid) + _ASIDE
 
@@ -164,7 +164,7 @@ def set_aside(uuid: str) -> None:
 
 
 def put_back(uuid: str, host: str, former: str = "") -> None:
-    """Restore the directory that was set aside. Raises MigrationError if another host than ``former`` uses one."""
+    """Restore the directory that was renamed. Raises MigrationError if another host than ``former`` uses one."""
     place = directory(uuid)
     if os.path.isdir(place):
         recorded = owner(place)
@@ -176,7 +176,7 @@ def put_back(uuid: str, host: str, former: str = "") -> None:
 
 # --- queries ---------------------------------------------------------------------------------------
 def retained_servers() -> set[str]:
-    """Return the uuids of the guests with a directory here, in use or set aside."""
+    """Return the uuids of the guests with a directory here, in use or renamed."""
     return {entry.name.removesuffix(_ASIDE) for entry in _entries()}
 
 
@@ -207,7 +207,7 @@ def remove(uuid: str, host: str) -> None:
 
 
 def remove_aside(uuid: str) -> None:
-    """Remove the directory that a move set aside. Succeeds if there is none."""
+    """Remove the directory that a move renamed. Succeeds if there is none."""
     _remove(aside(uuid))
 
 

@@ -1,5 +1,5 @@
 """Verbs of drivers whose guests have a directory on the host (:mod:`nova.virt.guest_files.directories`). The directory
-is removed with the guest, or set aside while the guest moves to another host."""
+is removed with the guest, or renamed while the guest moves to another host."""
 
 import abc
 import logging
@@ -31,8 +31,8 @@ class LocalGuests(guest_driver.Guests):
 
     @abc.abstractmethod
     def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False, paused: bool = False) -> None:
-        """Start the guest with its current definition; ``fresh``: by a power cycle in any state. ``paused``: a stopped
-        guest starts paused."""
+        """Start the guest with its current definition; ``fresh``: power-cycle it in any state. ``paused``: start a
+        stopped guest paused."""
 
     @abc.abstractmethod
     def _remove(self, uuid: str, keep_disks: bool) -> None:
@@ -74,7 +74,7 @@ class LocalColdMigration(guest_driver.ColdMigration):
                 if exists:
                     # The set-aside files belong to an earlier move whose end was not reported to this host.
                     LOG.warning("[instance: %s] The guest exists on this host: not restoring the files that an earlier "
-                                "move had set aside", uuid)
+                                "move had renamed", uuid)
                     return
                 directories.put_back(uuid, self._guests.name, former)
             if not exists and os.path.isdir(directories.directory(uuid)):

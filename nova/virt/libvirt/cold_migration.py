@@ -88,7 +88,7 @@ class ColdMigration(Role, LocalColdMigration):
         with self._guests.locks.hold(uuid), directories.full_disk():
             local = disks.inspect_disks(instance)
             disk_making.check_growth(local, instance, instance.flavor)
-            # A guest that is running was finished before.
+            # Skip a running guest: an earlier attempt has resized its disks.
             if not self._guests.is_active(uuid):
                 disk_making.grow(local, instance)
                 disk_making.make(instance, BootFiles(), self._guests.name)

@@ -51,7 +51,7 @@ _COPY = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_
 _PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
 # Attributes of a source that locate the data of a disk.
 _PLACES = ("file", "dev", "protocol", "name")
-# The file already exists, and libvirt keeps no list of snapshots.
+# Use an existing overlay file (REUSE_EXT), and store no snapshot metadata in libvirt (NO_METADATA).
 _TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
          | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA)
 

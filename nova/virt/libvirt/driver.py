@@ -165,7 +165,7 @@ class EventReporter:
             except exception.HypervisorUnavailable:
                 LOG.info("libvirt is unavailable: the guests are compared with the database after the reconnect")
             except Exception:
-                LOG.exception("Cannot report a change of guest %s", uuid or "(any)")
+                LOG.exception("Cannot report a change of guest %s; the periodic comparison reports it", uuid or "(any)")
 
     def _check(self, uuid: str) -> None:
         try:

@@ -106,7 +106,7 @@ class Host:
                 if not errors.is_disconnect(error):
                     raise errors.translate(error, CONF.host, uuid) from error
                 self._lost.set()
-                LOG.warning("Lost the connection to libvirt: %s", error)
+                LOG.warning("Lost the connection to libvirt, reconnecting: %s", error)
                 failure: Exception = exception.HypervisorUnavailable(reason=CONF.host)
             except exception.HypervisorUnavailable as error:
                 failure = error
@@ -167,7 +167,7 @@ class Host:
 
     def _closed(self, _connection: libvirt.virConnect, reason: int, _opaque: object) -> None:
         if not self._stopped.is_set():
-            LOG.warning("The connection to libvirt was closed (reason %s)", reason)
+            LOG.warning("The connection to libvirt was closed (reason %s), reconnecting", reason)
             self._lost.set()
 
     def _lifecycle(self, _connection: libvirt.virConnect, domain: libvirt.virDomain, event: int, _detail: int,
@@ -201,7 +201,7 @@ class Host:
                 reported = True
                 self._stopped.wait(RETRY_INTERVAL)
             except Exception:
-                LOG.exception("Reconnecting to libvirt failed")
+                LOG.exception("Reconnecting to libvirt failed, retrying")
                 self._stopped.wait(RETRY_INTERVAL)
 
 

@@ -203,7 +203,7 @@ class _Watch:
             return exception.MigrationCancelled()
         if error is None:
             return exception.MigrationError(reason="it ended, but the guest did not arrive on the target host")
-        LOG.warning("[instance: %s] Live migration failed: %s", self._uuid, error)
+        LOG.warning("[instance: %s] Live migration failed, rolling it back: %s", self._uuid, error)
         return exception.MigrationError(reason=str(error.get_error_message()))
 
     def _poll(self, domain: libvirt.virDomain) -> None:

@@ -1,5 +1,5 @@
-"""Moves of stopped guests. The source makes the root disk independent of its image, sets the directory aside and serves
-it; the destination copies each file, or takes it from the directory that was set aside on the same file system."""
+"""Moves of stopped guests. The source makes the root disk independent of its image, renames the directory and serves
+it; the destination copies each file, or takes it from the directory that was renamed on the same file system."""
 
 import functools
 import logging
@@ -81,7 +81,7 @@ class ColdMigration(Role, LocalColdMigration):
         uuid = instance.uuid
         with self._held(uuid) as place, directories.full_disk():
             disks.check_growth(place, instance, instance.flavor)
-            if not self._guests.is_running(uuid):  # A guest that is running was finished before.
+            if not self._guests.is_running(uuid):  # else resized by an earlier attempt
                 disks.grow(place, instance)
                 disks.make(instance, BootFiles(), self._guests.name)
                 self._guests.redefine(instance)

@@ -330,8 +330,8 @@ class Guests(LocalGuests):
             if uid is not None:
                 os.chown(disk.path, uid, uid)
         except OSError as error:
-            LOG.error("[instance: %s] Cannot give the guest access to %s: %s", os.path.basename(place), disk.path,
-                      error)
+            LOG.error("[instance: %s] Cannot give the guest access to %s, the operation fails: %s",
+                      os.path.basename(place), disk.path, error)
             reason = "the guest cannot get access to it"
             raise exception.VolumeUnusable(volume_id=disk.volume_id, reason=reason) from error
 

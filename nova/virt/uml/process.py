@@ -80,7 +80,7 @@ def start(uuid: str, place: str, timeout: float) -> None:
     while not (_is_stopped(place) if held else _responds(place)):
         if process.poll() or (process.returncode == 0 and not _has_supervisor(place)) or time.monotonic() > deadline:
             reason = _reason(place, log)
-            LOG.error("[instance: %s] The User Mode Linux kernel did not start: %s", uuid, reason)
+            LOG.error("[instance: %s] The User Mode Linux kernel did not start, the operation fails: %s", uuid, reason)
             raise exception.NovaException("The User Mode Linux kernel of the guest did not start.")
         time.sleep(_POLL_INTERVAL)
     process.wait(_KILL_TIMEOUT)  # The started process has exited; the supervisor is its child.

@@ -84,4 +84,4 @@ class Watcher:
         except exception.GuestNotFound:
             pass  # It was removed.
         except Exception:
-            LOG.exception("[instance: %s] Cannot report a change of the guest", uuid)
+            LOG.exception("[instance: %s] Cannot report a change of the guest, waiting for the next", uuid)

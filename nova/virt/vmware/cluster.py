@@ -15,7 +15,7 @@ from nova.virt.vmware.session import VCenter, options
 # Owner of Nova's machines in vCenter (managedBy), registered as an extension.
 EXTENSION = "org.openstack.compute"
 # Type in managedBy: a guest; a machine with disks that is not (or no longer) a guest; a machine that is being created;
-# a guest whose disks are set aside for a move; a copy of a guest of which an image is made.
+# a guest whose disks are renamed for a move; a copy of a guest of which an image is made.
 GUEST, DISKS, INCOMPLETE, ASIDE, COPY = "instance", "disks", "incomplete", "aside", "copy"
 # Key in extraConfig of machines that are not found by their instanceUuid: the uuid of the server.
 SERVER = "nova.server"

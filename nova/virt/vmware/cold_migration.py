@@ -1,4 +1,4 @@
-"""Moves of stopped guests, in a cluster or between clusters of one vCenter. The source sets the machine aside under
+"""Moves of stopped guests, in a cluster or between clusters of one vCenter. The source renames the machine to
 another id; the destination clones it."""
 
 import contextlib
@@ -58,10 +58,10 @@ class ColdMigration(Role, guest_driver.ColdMigration):
                     self._guests.define_as(instance, machine.ref)
                 return
             if self._guests.cluster.machine(uuid, anywhere=True) is not None:
-                LOG.warning("[instance: %s] The guest exists: not restoring the machine that an earlier move had set "
-                            "aside", uuid)
+                LOG.warning("[instance: %s] The guest exists: not restoring the machine that an earlier move had "
+                            "renamed", uuid)
                 return
-            # One request, so that a process that is killed leaves no machine that is neither set aside nor a guest.
+            # One request, so that a process that is killed leaves no machine that is neither renamed nor a guest.
             self._guests.define_as(instance, aside.ref, restored=True)
 
     # --- destination -------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
                 self._machines.destroy(machine.ref)
             aside = cluster.machine(derived(uuid, ASIDE), anywhere=True)
             if aside is None:
-                raise exception.MigrationError(reason="vCenter has no machine of the server that was set aside")
+                raise exception.MigrationError(reason="vCenter has no machine of the server that was renamed")
             location = vim.vm.RelocateSpec(pool=cluster.pool, datastore=cluster.roomiest().ref,
                                            diskMoveType="moveAllDiskBackingsAndDisallowSharing")
             spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=vim.vm.ConfigSpec(

@@ -80,7 +80,7 @@ class Watcher:
         # Machines of other clusters are left out below; the simulator does not update views of resource pools.
         folder = vcenter.reference(vim.Folder, self._cluster.folder._moId)
         view = content.viewManager.CreateContainerView(folder, [vim.VirtualMachine], True)
-        # A collector of its own, because queries of other threads wait for one that waits for updates.
+        # A separate PropertyCollector: while one waits for updates, it blocks the queries of other threads.
         self._collector = collector = content.propertyCollector.CreatePropertyCollector()
         collector.CreateFilter(query.FilterSpec(
             objectSet=[view_spec(view)],

@@ -155,7 +155,7 @@ class CinderServerVolumes:
     def _connector(self, host: str) -> dict[str, Any]:
         connector = self._ctl.connector(host)
         if connector is None:
-            LOG.error("Host %s has not reported its volume connector", host)
+            LOG.error("Host %s has not reported its volume connector: Cinder volumes are unusable there", host)
             raise exception.InvalidVolume(reason="the host of the server has not reported its volume connector")
         return connector
 
@@ -337,7 +337,7 @@ class CinderServerVolumes:
                 if snapshot.status in _BUSY:
                     raise exception.VolumeServiceUnavailable(
                         reason=f"snapshot {snapshot.uuid} is {snapshot.status}") from error
-                LOG.warning("Cannot delete volume snapshot %s, it remains: %s", snapshot.uuid, error)
+                LOG.warning("Cannot delete volume snapshot %s, delete it in Cinder: %s", snapshot.uuid, error)
 
     def check_assisted(self, device: BlockDevice, snapshot_id: str, status: str) -> None:
         with convert_missing_snapshot(snapshot_id):
@@ -372,7 +372,7 @@ class CinderServerVolumes:
             if self._is_detaching(device):
                 self._api.act(self._ctx, device.volume_id or "", "os-roll_detaching")
         except exception.VolumeNotFound:
-            LOG.warning("Volume %s does not exist any more, though it is attached to a server", device.volume_id)
+            LOG.warning("Ignoring volume %s: Cinder deleted it, though it is attached to a server", device.volume_id)
 
     def _is_detaching(self, device: BlockDevice) -> bool:
         """Return True if the volume is detaching, by Nova or another client: Cinder does not record which."""
@@ -410,7 +410,7 @@ class CinderServerVolumes:
         except exception.VolumeNotFound:
             pass
         except exception.InvalidVolume as error:
-            LOG.warning("Cannot delete volume %s, it remains: %s", volume, error)
+            LOG.warning("Cannot delete volume %s, delete it in Cinder: %s", volume, error)
 
 
 def _connection(device: BlockDevice, attachment: Raw) -> ConnectionInfo:

@@ -307,7 +307,7 @@ def test_hanging_node_does_not_block_the_platform(world, endless, flood, monkeyp
     wait_for(lambda: world.n1.daemon.deployer.idle(0), 20, "the deployment has ended")
     if "settle" in endless:
         ended = run("deploy", "db")
-        refused = "Node n2 has not received the decision on deployment 1 yet" in ended.err
+        refused = "Node n2 has not received the outcome of deployment 1 yet" in ended.err
         assert (ended.code, refused) == (1, True), ended
         world.n1.stop()
         world.n1.start()  # The hanging node does not block a restart either.

@@ -103,7 +103,7 @@ def test_control_node_with_an_older_journal_deploys_after_its_numbers_are_new(no
     replace_journal(nodes.n1, copy)
     nodes.n1.start()
     for number in (2, 3):
-        assert f"Deployment {number} of n1 was already decided" in nodes.nova("deploy", "compute=2", code=1).err
+        assert f"Deployment {number} of n1 has ended already" in nodes.nova("deploy", "compute=2", code=1).err
     nodes.nova("deploy", "compute=2")
     assert nodes.run() == TWO
 

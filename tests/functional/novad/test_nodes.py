@@ -492,7 +492,7 @@ def test_assignment_that_arrives_after_its_deployment_was_abandoned_is_refused(n
     late = Assignment(coordinator=coordinator, control="n1", number=2, kind="deploy",
                       platform=daemon.deployer.platform, versions={"compute": "2"})
     for number in (1, 2):
-        with pytest.raises(Refused, match=f"Deployment {number} of n1 was already decided"):
+        with pytest.raises(Refused, match=f"Deployment {number} of n1 has ended already"):
             daemon.participant.apply(msgspec.structs.replace(late, number=number), lambda _name, _what: None)
     assert nodes.run() == ONE
     assert daemon.participant.apply(msgspec.structs.replace(late, number=3), lambda _name, _what: None) == ["compute"]
@@ -505,6 +505,6 @@ def test_remove_frees_a_node_whose_control_node_is_lost(nodes):
     run("deploy", "compute=2")
     assert done.wait(20)
     wait_for(lambda: nodes.n3.daemon.journal.pending(), 20, "n3 waits for the outcome")
-    assert "waits for the decision of n1" in nodes.ask(nodes.n3, "restart", code=1).err
+    assert "waits for the control node n1" in nodes.ask(nodes.n3, "restart", code=1).err
     nodes.ask(nodes.n3, "remove", "--yes")
     assert nodes.n3.runs() == {}

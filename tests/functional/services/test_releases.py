@@ -129,7 +129,7 @@ def test_assisted_snapshot_on_an_old_host_is_refused(suite, admin, server):
     assert (code, "upgrade" in message) == (400, True)
     # Current hosts do not receive the request either: embedded volumes have no snapshots.
     assert refused(lambda: admin.post("/os-assisted-volume-snapshots", {"snapshot": wanted})) == (
-        400, "Invalid volume: embedded volumes have no snapshots")
+        400, "Invalid volume: only volumes of Cinder support snapshots")
     admin.delete(f"/servers/{server}/os-volume_attachments/{volume}")
     wait_status(admin, volume, "available")
     admin.delete(f"/os-volumes/{volume}", version="2.35")

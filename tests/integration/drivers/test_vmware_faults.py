@@ -103,7 +103,7 @@ def test_snapshot_of_a_killed_process_is_removed_before_a_volume_is_detached(sub
 
 
 def test_guest_whose_move_was_interrupted_is_defined_again(subject: VmwareSubject) -> None:
-    """The process was killed after the guest was stopped, and before its machine was set aside."""
+    """The process was killed after the guest was stopped, and before its machine was renamed."""
     instance = subject.boot()
     machine(subject, instance).PowerOffVM_Task()
     machine(subject, instance).ReconfigVM_Task(vim.vm.ConfigSpec(managedBy=vim.ext.ManagedByInfo(

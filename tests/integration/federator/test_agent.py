@@ -561,7 +561,7 @@ def test_a_second_agent_is_refused_until_the_lease_expires(bed: Bed, namespace: 
     first = lease()
     second = bed.start("second")
     try:
-        until(lambda: "Another agent of cluster agents holds the lease" in second.output())
+        until(lambda: "Another agent of cluster agents holds its Lease" in second.output())
         assert lease()["holderIdentity"] == first["holderIdentity"]
         bed.agent.stop(signal.SIGKILL)
         until(lambda: lease()["holderIdentity"] != first["holderIdentity"], 90)

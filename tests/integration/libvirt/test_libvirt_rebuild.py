@@ -74,7 +74,7 @@ def test_refused_rebuild_keeps_disks_and_guest(driver: Any, guest_image: pathlib
 
 
 def test_rebuild_succeeds_without_disks_or_with_disks_set_aside(driver: Any, guest_image: pathlib.Path) -> None:
-    """Disks may be missing, or set aside by a move that could not restore them."""
+    """Disks may be missing, or renamed by a move that could not restore them."""
     instance, disks = server(), small_disks(guest_image)
     driver.disks.replace(instance, disks, "first")
     driver.guests.spawn(instance, disks)

@@ -127,7 +127,7 @@ def migration(machine):
 
 
 def test_evacuation_during_a_resize_on_the_same_host_restores_the_original_disks(shared, machine):
-    """The copy at the place of the disks may be incomplete, and nothing removes the disks that were set aside."""
+    """The copy at the place of the disks may be incomplete, and nothing removes the disks that were renamed."""
     before, source = disk_of(machine), machine.row().host
     machine.world.scheduler = InOrder(machine.world, machine.chance)
     machine.world.scheduler.hosts = source

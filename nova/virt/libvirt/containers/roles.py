@@ -77,7 +77,7 @@ def open_root(domain: libvirt.virDomain) -> int | None:
     if backing.strip() == os.path.realpath(expected):
         return root
     os.close(root)
-    LOG.warning("[instance: %s] The root directory of the container's first process is not in its root file system",
+    LOG.warning("[instance: %s] The root directory of the container's first process is in another file system",
                 domain.UUIDString())
     return None
 

@@ -159,8 +159,8 @@ def devices_of(emulator: str) -> frozenset[str] | None:
 
 
 def traits_of_devices(devices: frozenset[str] | None, libvirt_version: int, architecture: str) -> set[str]:
-    """Return the traits of the device models of a QEMU with these devices. None: the devices are unknown; devices of
-    every QEMU of recent years count as present."""
+    """Return the traits of the device models that a QEMU with these ``devices`` supports. If ``devices`` is None
+    (unknown), assume the devices that every recent QEMU has."""
     traits: set[str] = set()
     for choice in hardware_values.CHOICES:
         for value, names in _DEVICES.get(choice.name, {}).items():

@@ -59,7 +59,7 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
         raise exception.InvalidInput(reason=f"hw_architecture={name} is not supported by this hypervisor")
     if existing is None and wanted.vm_mode not in ("", "hvm"):
         raise exception.InvalidInput(reason=f"hw_vm_mode={wanted.vm_mode} is not supported by this hypervisor")
-    if existing is None and wanted.hypervisor not in ("", "qemu", guest.virt_type):  # "qemu" stands for KVM as well
+    if existing is None and wanted.hypervisor not in ("", "qemu", guest.virt_type):  # images say "qemu" for KVM, too
         raise exception.InvalidInput(reason=f"img_hv_type={wanted.hypervisor} is not supported by this hypervisor, "
                                             f"whose guests are of the type {guest.virt_type}")
     refuse_properties(wishes)

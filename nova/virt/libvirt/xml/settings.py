@@ -39,9 +39,9 @@ class Settings:
     """Host-wide guest settings. ``owner`` is the nova-compute host that a domain belongs to. ``machines``: the default
     machine type by architecture, ``machine_names`` all of the host's (empty: not known). ``host_serial`` is the serial
     number guests show (None: the server's id; "": none). ``balloon_period`` in seconds, 0: no statistics.
-    ``pcie_ports`` 0: as many as a guest's devices need, and a few. ``shared_cpus``: where guests without CPUs of their
-    own may run (empty: anywhere), and ``cells`` the same by the host's NUMA cells; ``page_kb``: of a small page.
-    ``names``: the template of domains' names. ``foreign``: the guest architectures beside that of the host.
+    ``pcie_ports`` 0: those that devices need, and a few. ``shared_cpus``: CPUs for guests without dedicated CPUs
+    (empty: all CPUs); ``cells``: these CPUs by NUMA cell of the host; ``page_kb``: size of a small page in KiB.
+    ``names``: template of the names of domains. ``foreign``: guest architectures other than that of the host.
     ``secure_boot``: the host has firmware for it. ``tpm``: versions and models of virtual TPMs."""
 
     owner: str
