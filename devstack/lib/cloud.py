@@ -195,8 +195,10 @@ def delete(cloud, server):
 
 
 def boot(cloud, options):
-    """Boot the server up to its login prompt. If it already works, boot a temporary server instead and delete it. A server
-    that once worked belongs to its user: it may be stopped, paused or rebooted now, and is never deleted."""
+    """Boot the server up to its login prompt. If it already works, boot a temporary server instead and delete it.
+
+    A server that once worked belongs to its user: it may be stopped, paused or rebooted now, and is never deleted.
+    """
     name = options.name
     for server in list(cloud.compute.servers(details=True, name=f"^{name}$")):
         server = cloud.compute.get_server(server.id)
