@@ -120,9 +120,8 @@ def test_server_reset_without_a_host_can_be_unshelved(suite, admin, server, driv
     wait_for(lambda: admin.server(server)["OS-EXT-SRV-ATTR:host"] is None)
     assert admin.wait_idle(server)["status"] == state.upper()
     wait_for(lambda: driver.guests.all() == [], reason="the guest is removed")
-    # The scheduler excludes hosts on which the old guest may still exist.
-    wait_for(lambda: evicted_from(suite, server) == [], 40, reason="the host has processed the eviction")
     assert shelved_image(admin)["status"] == "ACTIVE"
+    # The host may not have confirmed yet that the old guest is gone: unshelving orders it to.
     admin.action(server, "unshelve")
     admin.wait(server, "ACTIVE")
     assert [guest.uuid for guest in driver.guests.all()] == [server]
