@@ -154,6 +154,18 @@ def test_an_agent_that_ends_again_and_again_fences_in_time(federation: CuttableF
         until(lambda: "silent-since" not in first.kubectl("get", "secret", "-n", federation.prefix, "-o", "yaml"))
 
 
+def test_pinned_workloads_never_run_twice(federation: CuttableFederation, namespace: str) -> None:
+    """Annotations choose the cluster of a workload; that it must not run twice is still what its policy says."""
+    first, second = federation.members
+    near, far = federation.clusters()
+    federation.nova.apply(fenced(federation, "pinned", near), workload("pinned", namespace))
+    with Witness(federation.members, namespace) as witness:
+        for number, member in enumerate((first, second, first)):
+            pin(federation, namespace, "pinned", (near, far)[number % 2])
+            until(lambda member=member: witness.running.get("pinned") == {member.name: 2})
+    assert not witness.overlaps
+
+
 @pytest.mark.slow
 def test_a_deleted_cluster_is_not_given_up_before_its_agent_has_confirmed_the_fence(
         federation: CuttableFederation, namespace: str) -> None:
