@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import contextlib
 import itertools
 import logging
 import time
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nova.common.errors import Invalid
-from nova.federator.api import objects
+from nova.federator.api import objects, tracing
 from nova.federator.api.keyed_queue import KeyedQueue
 from nova.federator.api.names import FINALIZER, cluster_namespace
 from nova.federator.api.types import Ref
@@ -219,9 +220,12 @@ class Agent:
             if not await self._confirm(schedule):
                 return "changed meanwhile"
             await self._release(schedule, manifests)
-        observed = await self._apply(schedule, manifests, previous)
+        applied = self.applied.get(schedule.name) == schedule.generation
+        with tracing.span("apply", schedule.trace, group=schedule.group, cluster=self.cluster) if not applied \
+                else contextlib.nullcontext():
+            observed = await self._apply(schedule, manifests, previous)
         surplus = await self._prune(schedule, previous.values())
-        if self.applied.get(schedule.name) != schedule.generation:
+        if not applied:
             self.applied[schedule.name], self._began[schedule.name] = schedule.generation, time.monotonic()
         await self._report(schedule, observed + surplus)
         problems = [entry for entry in observed if entry.phase in ("Failed", "Conflict", "Pending")

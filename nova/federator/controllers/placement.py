@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 
+from nova.federator.api import tracing
 from nova.federator.api.keyed_queue import KeyedQueue
 from nova.federator.api.names import cluster_namespace
 from nova.federator.api.objects import consumes
@@ -154,7 +155,8 @@ class Placer:
         while True:
             group = await self._queue.get()
             try:
-                await self._place(group)
+                with tracing.span("place", group=group):
+                    await self._place(group)
                 self.processed += 1
                 self._failures.pop(group, None)
             except ApiError as error:

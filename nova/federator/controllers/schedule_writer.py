@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nova.common.errors import Invalid
-from nova.federator.api import objects
-from nova.federator.api.names import TARGET
+from nova.federator.api import objects, tracing
+from nova.federator.api.names import TARGET, TRACE
 from nova.federator.api.types import Decision, Group, Policy
 from nova.federator.controllers.catalog import Catalog
 from nova.federator.controllers.clusters import Clusters
@@ -83,6 +83,7 @@ class ScheduleWriter:
     async def _store(self, cluster: str, spec: dict[str, Any], old: Schedule | None) -> None:
         if old is None:
             body = schedules.render(cluster, spec)
+            body["metadata"] |= _traced("")
             path = schedules.path_of(body["metadata"]["namespace"])
             try:
                 result = await self.api.create(path, body)
@@ -91,7 +92,8 @@ class ScheduleWriter:
                     raise
                 result = await self._restore(f"{path}/{body['metadata']['name']}", spec)
         else:
-            result = await self.api.patch(old.path, {"metadata": {"resourceVersion": old.version}, "spec": spec})
+            result = await self.api.patch(old.path, {
+                "metadata": {"resourceVersion": old.version, **_traced(old.trace)}, "spec": spec})
         stored = schedules.decode(result)  # do not wait for the watch
         parts = self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})
         present = parts.get(stored.part)
@@ -153,6 +155,12 @@ class ScheduleWriter:
             except ApiError as error:
                 if not error.missing:
                     raise
+
+
+def _traced(former: str) -> dict[str, Any]:
+    """Return metadata with the present span. ``former``: the stored one."""
+    trace = tracing.traceparent()
+    return {"annotations": {TRACE: trace or None}} if trace or former else {}
 
 
 def _current(part: Schedule, policy: Policy) -> bool:
