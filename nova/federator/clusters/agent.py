@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from nova.common.errors import Invalid
@@ -118,6 +118,12 @@ class Agent:
         stored = self.informer.objects
         return {name: generation for name, generation in self.applied.items()
                 if (schedule := stored.get(f"{self.namespace}/{name}")) is not None and schedule.runs_pods}
+
+    def unscheduled(self) -> Set[str]:
+        """Return the names of schedules that do not exist, but have copies here."""
+        stored = self.informer.objects
+        return {name for name in self.copies.schedules() if f"{self.namespace}/{name}" not in stored} \
+            if self.informer.synced.is_set() and self.copies.ready.is_set() else frozenset()
 
     def enqueue(self, name: str) -> None:
         if timer := self._timers.pop(name, None):

@@ -24,12 +24,14 @@ from nova.federator.controllers.shares import grows, phases, retiring, shrinks
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.scheduling.capacity import Claims
 from nova.federator.scheduling.decide import decide
-from nova.federator.store.schedules import STOP_MARGIN, Schedule
+from nova.federator.store.schedules import STOP_MARGIN, Schedule, name_of
 
 LOG = logging.getLogger(__name__)
 _WORKERS = 16
 _LONGEST_DELAY = 60.0  # seconds between two tries of a group whose writes fail
 _READY_DEADLINE = 300.0  # Seconds after which a share that is not ready moves to another cluster.
+_PARTS = 4  # of a group, whose copies without schedule are found
+_INSPECTION = 300.0  # seconds between two searches for the groups of the same copies without schedule
 _AVOID = 600.0  # seconds for which a cluster where a group did not become ready is not chosen for it
 
 
@@ -52,6 +54,8 @@ class Placer:
         self._handovers: dict[str, set[str]] = {}  # group -> groups that wait until it has schedules
         self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
         self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> until when it is avoided
+        self._unscheduled: dict[str, set[str]] = {}  # cluster -> names of missing schedules, at the last inspection
+        self._inspected = 0.0
         self._queue = KeyedQueue()
         self._failures: dict[str, int] = {}
         self.processed = self.failed = 0  # groups, for metrics
@@ -178,6 +182,7 @@ class Placer:
             await asyncio.sleep(5.0)
             now = time.monotonic()
             await self._finish_drains()
+            await self._discard_unscheduled()
             for group in self.returns.next():
                 self.enqueue(group)
             silent = {name for name in self.clusters.names() if not self.clusters.reachable(name)}
@@ -196,6 +201,24 @@ class Placer:
             for key in [key for key, until in self._avoid.items() if now > until]:
                 del self._avoid[key]
                 self.enqueue(key[0])
+
+    async def _discard_unscheduled(self) -> None:
+        """Delete the copies that clusters have without a schedule, if their group has schedules in other clusters only:
+        the backup from which the control plane was restored is older than a move. Copies of unknown objects stay."""
+        found = {cluster: set(names) for cluster in self.clusters.names() if self.clusters.reachable(cluster) and (
+            names := self.clusters.unscheduled(cluster))}
+        now = time.monotonic()
+        if not found or (found == self._unscheduled and now - self._inspected < _INSPECTION):
+            return  # the names of all groups are not computed each time
+        self._unscheduled, self._inspected = {cluster: set(names) for cluster, names in found.items()}, now
+        for group, placed in list(self.schedules.items()):
+            for part in range(_PARTS):
+                name = name_of(group, part)
+                for cluster in [cluster for cluster, names in found.items() if name in names and cluster not in placed]:
+                    try:
+                        await self.writer.discard(cluster, group, part)
+                    except ApiError as error:
+                        LOG.warning("Copies of %s in cluster %s were not deleted: %s", group, cluster, error)
 
     async def _finish_drains(self) -> None:
         """Let deleted clusters go: at once if their copies shall stay, otherwise when no schedule is left. Schedules of

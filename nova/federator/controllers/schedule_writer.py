@@ -138,6 +138,15 @@ class ScheduleWriter:
             schedules.pack([manifests[index] for index in present]), part.part, part.policy, part.failover,
             part.fence_after, part.retiring, part.stop_time, prior_silence=part.silence), part)
 
+    async def discard(self, cluster: str, group: str, part: int) -> None:
+        """Let an agent delete the copies of a schedule that does not exist any more, by a schedule without objects."""
+        body = schedules.render(cluster, schedules.render_spec(group, (), schedules.pack(()), part))
+        path = schedules.path_of(body["metadata"]["namespace"])
+        if await self.api.ensure(path, body):
+            LOG.warning("Cluster %s has copies of %s without a schedule, which runs elsewhere, as after the restoration"
+                        " of a backup; they are deleted", cluster, group)
+            await self.api.remove(f"{path}/{body['metadata']['name']}")
+
     async def delete(self, part: Schedule) -> None:
         await self.api.remove(part.path, uid=part.uid, version=part.version)
 

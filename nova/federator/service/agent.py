@@ -41,7 +41,8 @@ async def run_agent(bootstrap: Callable[[], Kubeconfig], member_config: Callable
                 config = await _join(credentials, nova)
                 await heartbeat.acquire()
                 LOG.info("Cluster %s: this agent holds the Lease, with epoch %d", cluster, heartbeat.epoch)
-                reporter = Reporter(nova, member, cluster, heartbeat.epoch, agent.applied_with_pods, agent.copies)
+                reporter = Reporter(nova, member, cluster, heartbeat.epoch, agent.applied_with_pods, agent.unscheduled,
+                                    agent.copies)
                 backpropagator = Backpropagator(
                     nova, member, cluster, agent.copies,
                     lambda name: agent.informer.objects.get(f"{agent.namespace}/{name}"), lambda: heartbeat.held)
@@ -109,5 +110,5 @@ async def _renew(credentials: Credentials, config: Kubeconfig, nova: Api) -> Non
                 LOG.info("Cluster %s: the agent uses other credentials", credentials.cluster)
             except ReportedError as problem:
                 LOG.error("Cluster %s: the agent cannot log in to the federation control plane, retrying. If its"
-                          " certificate has expired, replace the bootstrap Secret; 'novactl join-command %s' prints a new"
-                          " one: %s", credentials.cluster, credentials.cluster, problem.message)
+                          " certificate has expired, replace the bootstrap Secret, for example with a token of 'novactl"
+                          " join-command %s': %s", credentials.cluster, credentials.cluster, problem.message)

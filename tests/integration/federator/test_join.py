@@ -265,13 +265,13 @@ def test_an_expired_certificate_is_replaced_with_new_bootstrap_credentials(signe
     """The authority of the control plane cannot sign until the certificate of a running agent has expired. Neither is
     the request denied, nor a token used up: they are used once the files of the authority are repaired."""
     working = signer.authority
-    certificate, key = certify(cell, 0.2)
+    certificate, key = certify(cell, 0.75)
     cell.store(certificate, key)
     asyncio.run(register(cell))
     signer.authority = functools.partial(Authority.load, cell.directory / "none", cell.directory / "none")
     try:
         process = cell.start(token="abcdef.0123456789abcdef")
-        until(lambda: f"novactl join-command {cell.name}" in process.output())
+        until(lambda: f"novactl join-command {cell.name}" in process.output(), 120)
         cell.write_bootstrap()
         requests = until(cell.requests)
         until(lambda: cell.requests() - requests, 90)
