@@ -122,7 +122,8 @@ class Agent:
     def unscheduled(self) -> Set[str]:
         """Return the names of schedules that do not exist, but have copies here."""
         stored = self.informer.objects
-        return {name for name in self.copies.schedules() if f"{self.namespace}/{name}" not in stored} \
+        target = self.cluster[:63].rstrip("-.")
+        return {name for name in self.copies.schedules(target) if f"{self.namespace}/{name}" not in stored} \
             if self.informer.synced.is_set() and self.copies.ready.is_set() else frozenset()
 
     def enqueue(self, name: str) -> None:

@@ -178,10 +178,16 @@ class Joining:
             if bound != cluster:
                 raise Invalid(f"The bootstrap token {token} is for cluster {bound}, not for {cluster}.")
             return f"bootstrap-token-{token}"
-        if not _unsigned(request) and await self.api.find(f"{CLUSTERS}/{cluster}") is not None:
+        if not _unsigned(request) and await self._has_joined(cluster):
             raise Invalid(f"{cluster} already exists in Nova, please choose another name, or join again with a token of"
                           f" 'novactl join-command {cluster}'.")
         return ""
+
+    async def _has_joined(self, cluster: str) -> bool:
+        """Return True if a cluster exists and its agent has reported. An agent that ends before it has stored its
+        certificate must be able to join again."""
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/{cluster_namespace(cluster)}/leases/{HEARTBEAT}"
+        return bool(await self.api.find(f"{CLUSTERS}/{cluster}") and await self.api.find(lease))
 
     async def _condition(self, request: Object, kind: str, message: str) -> Object:
         now = times.now()

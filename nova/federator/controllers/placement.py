@@ -205,20 +205,21 @@ class Placer:
     async def _discard_unscheduled(self) -> None:
         """Delete the copies that clusters have without a schedule, if their group has schedules in other clusters only:
         the backup from which the control plane was restored is older than a move. Copies of unknown objects stay."""
-        found = {cluster: set(names) for cluster in self.clusters.names() if self.clusters.reachable(cluster) and (
-            names := self.clusters.unscheduled(cluster))}
+        reported = {cluster: set(self.clusters.unscheduled(cluster)) for cluster in self.clusters.names() if (
+            self.clusters.reachable(cluster) and self.clusters.unscheduled(cluster))}
         now = time.monotonic()
-        if not found or (found == self._unscheduled and now - self._inspected < _INSPECTION):
+        if not reported or (reported == self._unscheduled and now - self._inspected < _INSPECTION):
             return  # the names of all groups are not computed each time
-        self._unscheduled, self._inspected = {cluster: set(names) for cluster, names in found.items()}, now
+        self._unscheduled, self._inspected = reported, now
         for group, placed in list(self.schedules.items()):
             for part in range(_PARTS):
                 name = name_of(group, part)
-                for cluster in [cluster for cluster, names in found.items() if name in names and cluster not in placed]:
-                    try:
-                        await self.writer.discard(cluster, group, part)
-                    except ApiError as error:
-                        LOG.warning("Copies of %s in cluster %s were not deleted: %s", group, cluster, error)
+                for cluster, names in reported.items():
+                    if name in names and cluster not in placed:
+                        try:
+                            await self.writer.discard(cluster, group, part)
+                        except ApiError as error:
+                            LOG.warning("Copies of %s in cluster %s were not deleted: %s", group, cluster, error)
 
     async def _finish_drains(self) -> None:
         """Let deleted clusters go: at once if their copies shall stay, otherwise when no schedule is left. Schedules of
@@ -328,10 +329,11 @@ class Placer:
         group = self.catalog.group(name)
         decision = self.decide(group, policy, brief=True)
         self._remember(group, policy, decision)
+        settled = _settled(policy, decision, current)
         try:
             await self._execute(group, policy, decision, current)
         finally:  # afterwards, because the requests of events would delay the schedules
-            self._emit(group, policy, decision)
+            self._emit(group, policy, decision, settled)
         if policy.ordered is not None:
             self.returns.record(name, decision.targets, self.schedules.get(name, {}))
             for returning in self.returns.next():
@@ -452,18 +454,20 @@ class Placer:
             await self.writer.remove(leaving)
         await self.writer.label(group, decision)
 
-    def _emit(self, group: Group, policy: Policy, decision: Decision) -> None:
+    def _emit(self, group: Group, policy: Policy, decision: Decision, settled: bool) -> None:
+        """Emit the events of a decision. ``settled``: it changes nothing, as for most groups after a restart; what it
+        says was reported when it was new."""
         for key in self.catalog.members.get(group.key, ()):
             invalid = self.catalog.templates[key]
             if problem := invalid.problem or self.catalog.placements[key].problem:
                 self.recorder.emit(invalid.item.ref, invalid.uid, "InvalidObject", problem, "Warning")
         for item in group.items:
             placement, template = self.catalog.placements[item.ref.key], self.catalog.templates[item.ref.key]
-            if placement.label:
+            if placement.label and not settled:
                 self.recorder.emit(item.ref, template.uid, "AddedToScheduleGroup", f"added to ScheduleGroup"
                                    f" {group_name(policy.name, placement.label)} which contains objects with"
                                    f" groupBy.labelKey {policy.group_by}={placement.label}")
-            if policy.name:
+            if policy.name and not settled:
                 self.recorder.emit(item.ref, template.uid, "SchedulePolicyMatched",
                                    f"schedule policy {policy.name} will be used to determine target cluster")
             if placement.others:
@@ -477,3 +481,11 @@ class Placer:
             elif not decision.placed:
                 reasons = "; ".join(f"{r.cluster}: {r.message}" for r in decision.rejections) or "no cluster matches"
                 self.recorder.emit(item.ref, template.uid, "FailedScheduling", reasons, "Warning")
+
+
+def _settled(policy: Policy, decision: Decision, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
+    """Return True if the stored schedules of a group have the shares of a decision, and are of this policy."""
+    return current.keys() == decision.targets.keys() and all(
+        part.policy == policy.name for parts in current.values() for part in parts.values()) and not any(
+        grows(current[cluster], shares) or shrinks(current[cluster], shares)
+        for cluster, shares in decision.targets.items())

@@ -105,6 +105,7 @@ class Api:
                  timeout: float = _REQUEST_TIMEOUT, reload: Callable[[], Kubeconfig] | None = None) -> None:
         self.timeout = timeout
         self.counts: dict[str, int] = {}
+        self.pages = 0  # of lists that were received
         self._agent, self._requests = agent, asyncio.Semaphore(connections)
         self._link = _Link(config, reload)
         self._resources: dict[str, dict[str, Resource]] = {}  # group/version -> kind -> resource
@@ -169,6 +170,7 @@ class Api:
             metadata = page.get("metadata")
             if not isinstance(metadata, dict) or not isinstance(page.get("items", []), list):
                 raise ApiError(f"{self.config.server}{path} returned no list.", 502)
+            self.pages += 1
             items += page.get("items") or []
             more = metadata.get("continue") or ""
             if not more:

@@ -7,10 +7,11 @@ tools/run-tests.sh federator -k test_large_restoration
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import pathlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -66,11 +67,17 @@ def config_map(number: int, text: str = "first") -> dict[str, Any]:
 
 async def change(operator: Operator, created: Iterable[int], edited: Iterable[int], deleted: Iterable[int]) -> None:
     """Change ConfigMaps of the control plane, 16 at the same time."""
-    async with Api(load([operator.kubeconfig]), connections=16) as api:
-        await asyncio.gather(
-            *(api.create(_CONFIGMAPS, config_map(number)) for number in created),
-            *(api.patch(f"{_CONFIGMAPS}/conf-{number}", {"data": config_map(number, "second")["data"]})
-              for number in edited), *(api.remove(f"{_CONFIGMAPS}/conf-{number}") for number in deleted))
+    limit = asyncio.Semaphore(16)
+
+    async def run(request: Callable[[], Awaitable[object]]) -> None:
+        async with limit:
+            await request()
+    async with Api(load([operator.kubeconfig]), timeout=60.0) as api:
+        requests = [functools.partial(api.create, _CONFIGMAPS, config_map(number)) for number in created]
+        requests += [functools.partial(api.patch, f"{_CONFIGMAPS}/conf-{number}", {
+            "data": config_map(number, "second")["data"]}) for number in edited]
+        await asyncio.gather(*map(run, requests), *(run(functools.partial(
+            api.remove, f"{_CONFIGMAPS}/conf-{number}")) for number in deleted))
 
 
 def copies(operator: Operator) -> dict[str, tuple[str, str]]:

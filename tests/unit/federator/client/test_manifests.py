@@ -226,6 +226,7 @@ def test_the_control_plane_has_the_arguments_of_chapter_8():
     live, ready = container["livenessProbe"], container["readinessProbe"]
     assert (live["httpGet"]["path"], live["initialDelaySeconds"], live["periodSeconds"], live["failureThreshold"]) == (
         "/livez", 10, 10, 8)
+    assert container["startupProbe"]["httpGet"] == live["httpGet"], "a slow start is no failure"
     assert (ready["httpGet"]["path"], ready["periodSeconds"], ready["failureThreshold"]) == ("/readyz", 1, 3)
     manager = arguments(objects["Deployment", "kube-controller-manager"])
     assert {"--controllers=garbagecollector,namespace,serviceaccount-token",
