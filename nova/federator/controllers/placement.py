@@ -485,7 +485,7 @@ class Placer:
 
 def _settled(policy: Policy, decision: Decision, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
     """Return True if the stored schedules of a group have the shares of a decision, and are of this policy."""
-    return current.keys() == decision.targets.keys() and all(
+    return bool(current) and current.keys() == decision.targets.keys() and all(
         part.policy == policy.name for parts in current.values() for part in parts.values()) and not any(
         grows(current[cluster], shares) or shrinks(current[cluster], shares)
         for cluster, shares in decision.targets.items())
