@@ -21,8 +21,9 @@ from nova.federator.client.tokens import bootstrap_config, create_token
 from nova.federator.kube.client import Api
 from tests.integration.federator.clusters import END_WITH_TESTS, Cluster, until
 
-# The log line of a scheduler that begins to place.
+# The log line of a scheduler that begins to place, and a part of that of an agent that stops a fenced workload.
 PLACES = "This scheduler holds the Lease nova-scheduler\n"
+STOPS = "the federation control plane is unreachable for"
 
 
 def _profile(log: pathlib.Path) -> list[str]:
