@@ -54,8 +54,8 @@ class Credentials:
         except ReportedError as error:
             if stored is None or (address := _stored_address(secret)) is None:
                 raise
-            LOG.warning("Cluster %s continues with its stored credentials, because the bootstrap credentials cannot be"
-                        " used: %s", self.cluster, error.message)
+            LOG.warning("Cluster %s: cannot use the bootstrap credentials, continuing with the stored certificate: %s",
+                        self.cluster, error.message)
             self._used, bootstrap = None, address
             self._bootstrap_ca = _content(secret, _BOOTSTRAP_FILE) or address.ca
         else:

@@ -151,8 +151,8 @@ class Heartbeat:
                 started))
         version = str(stored["metadata"].get("resourceVersion"))
         if later(self._version, version):
-            raise RuntimeError("The control plane was restored from a backup. This agent ends: the next one compares"
-                               " all copies and reports with the restored data.")
+            raise RuntimeError("The federation control plane was restored from a backup. This agent ends: the next one"
+                               " compares all copies and reports with the restored data.")
         if self.renewed is None or started - self.renewed > 2 * RENEW:
             self.resumed = now()
         self._version = version

@@ -219,7 +219,8 @@ class Placer:
                         try:
                             await self.writer.discard(cluster, group, part)
                         except ApiError as error:
-                            LOG.warning("Copies of %s in cluster %s were not deleted: %s", group, cluster, error)
+                            LOG.warning("Cluster %s: cannot delete the copies of %s without a schedule: %s", cluster,
+                                        group, error)
 
     async def _finish_drains(self) -> None:
         """Let deleted clusters go: at once if their copies shall stay, otherwise when no schedule is left. Schedules of

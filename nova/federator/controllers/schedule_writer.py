@@ -143,8 +143,8 @@ class ScheduleWriter:
         body = schedules.render(cluster, schedules.render_spec(group, (), schedules.pack(()), part))
         path = schedules.path_of(body["metadata"]["namespace"])
         if await self.api.ensure(path, body):
-            LOG.warning("Cluster %s has copies of %s without a schedule, which runs elsewhere, as after the restoration"
-                        " of a backup; they are deleted", cluster, group)
+            LOG.warning("Cluster %s: deleting the copies of %s, which runs in other clusters by the restored schedules",
+                        cluster, group)
             await self.api.remove(f"{path}/{body['metadata']['name']}")
 
     async def delete(self, part: Schedule) -> None:

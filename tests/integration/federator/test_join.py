@@ -269,7 +269,7 @@ def test_an_agent_that_has_joined_needs_no_bootstrap_credentials(signer: Signer,
     cell.bootstrap.unlink()
     process = cell.start(write=False)
     until(lambda: cell.epoch() == before + 1)
-    assert "continues with its stored credentials" in process.output()
+    assert "continuing with the stored certificate" in process.output()
 
 
 def test_an_expired_certificate_is_replaced_with_new_bootstrap_credentials(signer: Signer, cell: Cell) -> None:
