@@ -88,6 +88,14 @@ def copies(operator: Operator) -> dict[str, tuple[str, str]]:
     return {item["metadata"]["name"]: (item["metadata"]["uid"], item["data"]["text"]) for item in asyncio.run(read())}
 
 
+def etcdctl(operator: Operator, member: int, *arguments: str) -> Any:
+    """Return what a member of etcd answers."""
+    output = operator.hosting.kubectl(
+        "exec", "-n", NAMESPACE, f"etcd-{member}", "--", "etcdctl", "--cacert=/etc/etcd/pki/ca.crt", "-w", "json",
+        "--cert=/etc/etcd/pki/server.crt", "--key=/etc/etcd/pki/server.key", *arguments)
+    return json.loads(output)[0]
+
+
 def pods(operator: Operator) -> set[str]:
     """Return the pods of the Deployment web that are ready."""
     items = operator.workload.get("pods", "-n", "large", "-l", "app=web")["items"]
@@ -133,8 +141,6 @@ def test_ten_thousand_objects_of_three_members_are_restored(operator: Operator, 
     assert pods(operator) == running, "pods were started again"
     assert "× " not in operator.novactl("status", *_AT_HOSTING[:1])
     until(lambda: operator.ready() == "True", timeout=120)
-    hashes = [operator.hosting.kubectl(
-        "exec", "-n", NAMESPACE, f"etcd-{number}", "--", "etcdctl", "--cacert=/etc/etcd/pki/ca.crt",
-        "--cert=/etc/etcd/pki/server.crt", "--key=/etc/etcd/pki/server.key", "endpoint", "hashkv", "--rev=5000")
-        .split()[-1] for number in range(3)]
-    assert len(set(hashes)) == 1, hashes
+    revision = etcdctl(operator, 0, "endpoint", "status")["Status"]["header"]["revision"]
+    hashes = [etcdctl(operator, number, "endpoint", "hashkv", f"--rev={revision}")["HashKV"] for number in range(3)]
+    assert len({(entry["hash"], entry["compact_revision"]) for entry in hashes}) == 1, hashes
