@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -63,8 +64,8 @@ def _parser() -> argparse.ArgumentParser:
                        help="namespace of the agent in the workload cluster (default: %(default)s)")
     agent.set_defaults(role=_agent)
     for role in (scheduler, agent):
-        role.add_argument("--metrics-address", default="", metavar="HOST:PORT",
-                          help="serve Prometheus metrics at this address (default: do not)")
+        role.add_argument("--metrics-address", default=os.environ.get("NOVA_METRICS_ADDRESS", ""), metavar="HOST:PORT",
+                          help="serve Prometheus metrics at this address (default: $NOVA_METRICS_ADDRESS, or do not)")
         role.add_argument("-v", "--verbose", action="store_true", help="log debug messages")
     return parser
 
@@ -77,6 +78,7 @@ def _tune_collector() -> None:
 
 
 async def _scheduler(options: argparse.Namespace) -> None:
+    from nova.federator.api import tracing
     from nova.federator.controllers.signing import Authority
     from nova.federator.kube.client import Api
     from nova.federator.kube.config import in_cluster, load
@@ -89,17 +91,16 @@ async def _scheduler(options: argparse.Namespace) -> None:
     if options.ca_key:
         if not options.ca_cert:
             raise ReportedError("--ca-key needs --ca-cert.")
-        try:
-            authority = Authority(options.ca_cert.read_bytes(), options.ca_key.read_bytes())
-        except OSError as error:
-            raise ReportedError(f"Cannot read the certificate authority: {error}") from None
+        authority = functools.partial(Authority.load, options.ca_cert, options.ca_key)
+        authority()  # a wrong file ends the process at once
     async with contextlib.AsyncExitStack() as stack:
-        api = await stack.enter_async_context(Api(load([options.kubeconfig] if options.kubeconfig else None),
-                                                  agent="nova-scheduler"))
+        stack.callback(tracing.start("nova-scheduler"))
+        login = functools.partial(load, [options.kubeconfig] if options.kubeconfig else None)
+        api = await stack.enter_async_context(Api(login(), agent="nova-scheduler", reload=login))
         hosting = None
         if options.hosting_kubeconfig or os.environ.get("KUBERNETES_SERVICE_HOST"):
-            config = load([options.hosting_kubeconfig]) if options.hosting_kubeconfig else in_cluster()
-            cluster = await stack.enter_async_context(Api(config, agent="nova-scheduler"))
+            host = functools.partial(load, [options.hosting_kubeconfig]) if options.hosting_kubeconfig else in_cluster
+            cluster = await stack.enter_async_context(Api(host(), agent="nova-scheduler", reload=host))
             hosting = Hosting(cluster, api, options.hosting_namespace)
         alerts = None
         if options.alerts_address:
@@ -110,13 +111,16 @@ async def _scheduler(options: argparse.Namespace) -> None:
 
 
 async def _agent(options: argparse.Namespace) -> None:
+    from nova.federator.api import tracing
     from nova.federator.kube.config import in_cluster, load
     from nova.federator.service.agent import run_agent
 
     _tune_collector()
-    member = load([options.kubeconfig]) if options.kubeconfig else in_cluster()
-    await run_agent(load([options.control_plane_kubeconfig]), member, options.cluster_name, options.namespace,
-                    options.metrics_address)
+    member = functools.partial(load, [options.kubeconfig]) if options.kubeconfig else in_cluster
+    with contextlib.ExitStack() as stack:
+        stack.callback(tracing.start("nova-agent"))
+        await run_agent(lambda: load([options.control_plane_kubeconfig]), member, options.cluster_name,
+                        options.namespace, options.metrics_address)
 
 
 async def _run(role: Coroutine[Any, Any, None]) -> int:

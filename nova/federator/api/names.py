@@ -38,6 +38,7 @@ TRUSTED = "nova.elotl.co/trusted-authorities"  # on certificate requests: digest
 HEARTBEAT = "heartbeat"  # name of the Lease in the namespace of a cluster
 WAITING = "nova.elotl.co/waiting"  # annotation of that Lease: an agent that waits for it, and the time of its last try
 SILENT_SINCE = "nova.elotl.co/silent-since"  # annotation of the Secret of an agent: since when it has no control plane
+TRACE = "nova.elotl.co/traceparent"  # annotation of a schedule: the span of its last decision, if that is traced
 WANTED_BY = "nova.elotl.co/wanted-by"  # annotation of a scheduler's Lease: the replica that asks for its duty
 STANDBY = "nova.elotl.co/standby"  # annotation of a Cluster that is not active: a scheduling.standby.Record
 STANDBY_REPORT = "standby"  # name of the copy of a ClusterReport that is made before standby

@@ -2,14 +2,15 @@
 
 import asyncio
 import collections
+import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from nova.common.errors import Invalid
-from nova.federator.api import objects
+from nova.federator.api import objects, tracing
 from nova.federator.api.keyed_queue import KeyedQueue
 from nova.federator.api.names import FINALIZER, cluster_namespace
 from nova.federator.api.types import Ref
@@ -118,6 +119,13 @@ class Agent:
         return {name: generation for name, generation in self.applied.items()
                 if (schedule := stored.get(f"{self.namespace}/{name}")) is not None and schedule.runs_pods}
 
+    def unscheduled(self) -> Set[str]:
+        """Return the names of schedules that do not exist, but have copies here."""
+        stored = self.informer.objects
+        target = self.cluster[:63].rstrip("-.")
+        return {name for name in self.copies.schedules(target) if f"{self.namespace}/{name}" not in stored} \
+            if self.informer.synced.is_set() and self.copies.ready.is_set() else frozenset()
+
     def enqueue(self, name: str) -> None:
         if timer := self._timers.pop(name, None):
             timer.cancel()
@@ -219,9 +227,12 @@ class Agent:
             if not await self._confirm(schedule):
                 return "changed meanwhile"
             await self._release(schedule, manifests)
-        observed = await self._apply(schedule, manifests, previous)
+        applied = self.applied.get(schedule.name) == schedule.generation
+        with tracing.span("apply", schedule.trace, group=schedule.group, cluster=self.cluster) if not applied \
+                else contextlib.nullcontext():
+            observed = await self._apply(schedule, manifests, previous)
         surplus = await self._prune(schedule, previous.values())
-        if self.applied.get(schedule.name) != schedule.generation:
+        if not applied:
             self.applied[schedule.name], self._began[schedule.name] = schedule.generation, time.monotonic()
         await self._report(schedule, observed + surplus)
         problems = [entry for entry in observed if entry.phase in ("Failed", "Conflict", "Pending")

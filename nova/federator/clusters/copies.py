@@ -121,6 +121,11 @@ class Copies:
         """Return the copies of a schedule, by the key of their Ref."""
         return self._by_schedule.get(schedule, {})
 
+    def schedules(self, target: str) -> list[str]:
+        """Return the names of the schedules that have copies which the agent of a cluster has applied."""
+        return [name for name, copies in self._by_schedule.items() if any(
+            copy.target == target for copy in copies.values())]
+
     def __iter__(self) -> Iterator[Copy]:
         return iter([copy for copies in self._by_schedule.values() for copy in copies.values()])
 

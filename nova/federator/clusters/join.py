@@ -8,7 +8,7 @@ import datetime
 import hashlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -18,37 +18,60 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from nova.common.errors import Invalid, Refused
+from nova.common.errors import Invalid, Refused, ReportedError
 from nova.federator.api.names import AGENT_USER, AGENTS_GROUP, AUTHORITIES, NAME_LABEL, SIGNER, TRUSTED
-from nova.federator.kube.client import Api, ApiError
-from nova.federator.kube.config import Kubeconfig
+from nova.federator.kube.client import Api, ApiError, Object
+from nova.federator.kube.config import Kubeconfig, decode
 
 LOG = logging.getLogger(__name__)
 _REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 _SECRET = "nova-agent-credentials"  # noqa: S105
 _TRUSTED_FILE, _BOOTSTRAP_FILE = "ca.crt", "replaced-ca.crt"  # in the Secret: see _with_stored_authorities
+_SERVER_FILE = "kubeconfig"  # in the Secret: the address of the control plane, without credentials
 _WAIT = 300.0  # seconds within which the control plane must sign
 _RENEW_AT = 2 / 3  # part of the validity after which a certificate is renewed
 
 
 class Credentials:
-    """The credentials of an agent in the control plane, stored in the workload cluster."""
+    """The credentials of an agent in the control plane, stored in the workload cluster. ``bootstrap``: returns the
+    present bootstrap credentials, which users replace while the agent runs; raises Invalid if there are none."""
 
-    def __init__(self, member: Api, namespace: str, cluster: str) -> None:
-        self.member, self.cluster, self.namespace = member, cluster, namespace
+    def __init__(self, member: Api, namespace: str, cluster: str, bootstrap: Callable[[], Kubeconfig]) -> None:
+        self.member, self.cluster, self.namespace, self._bootstrap = member, cluster, namespace, bootstrap
+        self._used: Kubeconfig | None = None
         self._collection = f"/api/v1/namespaces/{namespace}/secrets"
         self.secret = f"{self._collection}/{_SECRET}"  # path
         self._bootstrap_ca = b""
 
-    async def obtain(self, bootstrap: Kubeconfig, ignore_stored: bool = False) -> Kubeconfig:
+    async def obtain(self, ignore_stored: bool = False) -> Kubeconfig:
         """Return the stored credentials, or join with the bootstrap credentials and store what the control plane signs.
-        Raises Refused if the control plane denies the request, ApiError if it does not decide in time."""
-        bootstrap = await self._with_stored_authorities(bootstrap)
-        stored = None if ignore_stored else await self._stored()
+        Raises Refused if the control plane denies the request, ApiError if it does not decide in time, Invalid without
+        usable bootstrap credentials; stored credentials do not need them."""
+        secret = await self.member.find(self.secret)
+        stored = None if ignore_stored else self._stored(secret)
+        try:
+            self._used = self._bootstrap()
+        except ReportedError as error:
+            if stored is None or (address := _stored_address(secret)) is None:
+                raise
+            LOG.warning("Cluster %s: cannot use the bootstrap credentials, continuing with the stored certificate: %s",
+                        self.cluster, error.message)
+            self._used, bootstrap = None, address
+            self._bootstrap_ca = _content(secret, _BOOTSTRAP_FILE) or address.ca
+        else:
+            self._bootstrap_ca = self._used.ca
+            bootstrap = _with_stored_authorities(self._used, secret)
         if stored is not None:
             key, certificate = stored
-            return msgspec.structs.replace(bootstrap, token="", token_file="", certificate=certificate, key=key)
+            return msgspec.structs.replace(bootstrap, token="", certificate=certificate, key=key)
         return await self._request(bootstrap)
+
+    def replaced(self) -> bool:
+        """Return True if the bootstrap credentials are others than those that were used last."""
+        try:
+            return self._bootstrap() != self._used
+        except ReportedError:
+            return False
 
     async def renew(self, current: Kubeconfig) -> Kubeconfig:
         """Return new credentials, requested with the present ones. Raises as :meth:`obtain`."""
@@ -64,9 +87,8 @@ class Credentials:
             changed = msgspec.structs.replace(current, ca=trusted)
             async with Api(changed, agent="nova-agent") as checked:  # fails if the server's own authority is missing
                 await self._published(checked)
-            data = {_TRUSTED_FILE: base64.b64encode(trusted).decode(),
-                    _BOOTSTRAP_FILE: base64.b64encode(self._bootstrap_ca).decode()}
-            await self.member.patch(self.secret, {"data": data})
+            await self.member.patch(self.secret, {"data": _encoded({
+                _TRUSTED_FILE: trusted, _BOOTSTRAP_FILE: self._bootstrap_ca, _SERVER_FILE: _address(changed)})})
             LOG.info("Cluster %s: stored the new CA certificates of the federation control plane", self.cluster)
             return await self.renew(changed)
         due = remaining(current.certificate) <= 1.0
@@ -81,22 +103,7 @@ class Credentials:
             raise
         return stored.get("data") or {}
 
-    async def _with_stored_authorities(self, bootstrap: Kubeconfig) -> Kubeconfig:
-        """Replace the authorities of the bootstrap kubeconfig by published ones that were stored later. A bootstrap
-        kubeconfig that was changed since then takes precedence."""
-        self._bootstrap_ca = bootstrap.ca
-        secret = await self.member.find(self.secret)
-        if secret is None:
-            return bootstrap
-        data = secret.get("data") or {}
-        try:
-            trusted, replaced = (base64.b64decode(data.get(name) or "") for name in (_TRUSTED_FILE, _BOOTSTRAP_FILE))
-        except ValueError:
-            return bootstrap
-        return msgspec.structs.replace(bootstrap, ca=trusted) if trusted and replaced == bootstrap.ca else bootstrap
-
-    async def _stored(self) -> tuple[bytes, bytes] | None:
-        secret = await self.member.find(self.secret)
+    def _stored(self, secret: Object | None) -> tuple[bytes, bytes] | None:
         if secret is None:
             return None
         try:
@@ -128,8 +135,8 @@ class Credentials:
                              "annotations": {TRUSTED: hashlib.sha256(login.ca).hexdigest()[:20]}},
                 "spec": {"request": base64.b64encode(pem).decode(), "signerName": SIGNER, "usages": ["client auth"]}})
             certificate = await self._wait(nova, str(created["metadata"]["name"]), private.public_key())
-        await self._store(key, certificate)
-        return msgspec.structs.replace(login, token="", token_file="", certificate=certificate, key=key)
+        await self._store(key, certificate, login)
+        return msgspec.structs.replace(login, token="", certificate=certificate, key=key)
 
     async def _wait(self, nova: Api, name: str, public: ec.EllipticCurvePublicKey) -> bytes:
         deadline, delay = time.monotonic() + _WAIT, 0.1
@@ -162,8 +169,8 @@ class Credentials:
             raise Invalid(f"The control plane signed an unusable certificate for {self.cluster}: {error}") from None
         return certificate
 
-    async def _store(self, key: bytes, certificate: bytes) -> None:
-        data = {"tls.key": base64.b64encode(key).decode(), "tls.crt": base64.b64encode(certificate).decode()}
+    async def _store(self, key: bytes, certificate: bytes, login: Kubeconfig) -> None:
+        data = _encoded({"tls.key": key, "tls.crt": certificate, _SERVER_FILE: _address(login)})
         body = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "data": data,
                 "metadata": {"name": _SECRET, "namespace": self.namespace}}
         try:
@@ -174,6 +181,39 @@ class Credentials:
                 raise
         if not await self.member.ensure(self._collection, body):
             await self.member.patch(self.secret, {"data": data})
+
+
+def _stored_address(secret: Object | None) -> Kubeconfig | None:
+    """Return the address of the control plane when the stored certificate was requested, or None."""
+    try:
+        return decode(_content(secret, _SERVER_FILE), f"The field {_SERVER_FILE} of the Secret {_SECRET}")
+    except Invalid:
+        return None
+
+
+def _address(login: Kubeconfig) -> bytes:
+    """Return a kubeconfig without credentials."""
+    address = Kubeconfig(server=login.server, ca=login.ca, tls_server_name=login.tls_server_name)
+    return address.render("nova-agent").encode()
+
+
+def _encoded(data: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: base64.b64encode(content).decode() for name, content in data.items()}
+
+
+def _content(secret: Object | None, name: str) -> bytes:
+    """Return a field of a Secret; empty if it is missing or damaged."""
+    try:
+        return base64.b64decode(((secret or {}).get("data") or {}).get(name) or "")
+    except ValueError:
+        return b""
+
+
+def _with_stored_authorities(bootstrap: Kubeconfig, secret: Object | None) -> Kubeconfig:
+    """Replace the authorities of the bootstrap kubeconfig by published ones that were stored later. A bootstrap
+    kubeconfig that was changed since then takes precedence."""
+    trusted, replaced = _content(secret, _TRUSTED_FILE), _content(secret, _BOOTSTRAP_FILE)
+    return msgspec.structs.replace(bootstrap, ca=trusted) if trusted and replaced == bootstrap.ca else bootstrap
 
 
 def remaining(certificate: bytes) -> float:

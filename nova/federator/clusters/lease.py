@@ -11,6 +11,7 @@ from collections import deque
 from nova.federator.api import times
 from nova.federator.api.names import HEARTBEAT, SILENT_SINCE, WAITING, cluster_namespace
 from nova.federator.kube.client import Api, ApiError, Object, hedged
+from nova.federator.kube.informer import later
 
 LOG = logging.getLogger(__name__)
 RENEW = 10.0  # seconds between two renewals
@@ -39,6 +40,7 @@ class Heartbeat:
         self.early = asyncio.Event()
         self._started, self._touched = now(), 0.0
         self._lease: Object | None = None  # as stored by the last renewal
+        self._version = ""  # its resourceVersion
         # renewTime -> monotonic start of the last attempts, also of those that got no response
         self._attempts: deque[tuple[str, float]] = deque(maxlen=8)
         self._seen: tuple[str, float] = ("", 0.0)  # renewal of a foreign Lease, when it was first observed
@@ -147,8 +149,13 @@ class Heartbeat:
             stored = await self.nova.create(self._collection, self._spec({
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": HEARTBEAT}}, epoch,
                 started))
+        version = str(stored["metadata"].get("resourceVersion"))
+        if later(self._version, version):
+            raise RuntimeError("The federation control plane was restored from a backup. This agent ends: the next one"
+                               " compares all copies and reports with the restored data.")
         if self.renewed is None or started - self.renewed > 2 * RENEW:
             self.resumed = now()
+        self._version = version
         self._lease, self.epoch, self.renewed = stored, epoch, started
         return True
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from nova.federator.api import objects
-from nova.federator.api.names import AGENT, BACKPROPAGATE, MANAGED_BY
+from nova.federator.api.names import AGENT, BACKPROPAGATE, MANAGED_BY, TARGET
 from nova.federator.api.types import Ref
 from nova.federator.kube.client import Object
 from nova.federator.store.schedules import Phase
@@ -42,6 +42,7 @@ class Copy(msgspec.Struct, frozen=True):
     storage_class: str = ""
     shown: bool = False  # True if ReplicaSets and Pods of the copy are shown in the control plane
     content: bytes = b""
+    target: str = ""  # cluster whose agent has applied it, as a label
 
     @property
     def finished(self) -> bool:
@@ -66,7 +67,8 @@ def copy_of(obj: Object) -> Copy:
         owned=hashlib.sha256(msgspec.json.encode(names, order="sorted")).hexdigest()[:20],
         owns_replicas="f:replicas" in (names.get("f:spec") or {}), replicas=count if isinstance(count, int) else None,
         pods=pods, settled=settled, storage_class=str(spec.get("storageClassName") or "")
-        if ref.kind == "PersistentVolumeClaim" else "", shown=annotations.get(BACKPROPAGATE) == "true")
+        if ref.kind == "PersistentVolumeClaim" else "", shown=annotations.get(BACKPROPAGATE) == "true",
+        target=str((metadata.get("labels") or {}).get(TARGET, "")))
 
 
 def owner_of(obj: Object) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ LOG = logging.getLogger(__name__)
 _INTERVAL = 10.0  # seconds between two reports
 _CHANGE = 0.01  # part of a resource of a node that must have changed for a new report
 _DETAILS_INTERVAL = 60.0  # seconds between two requests for version, kinds and autoscalers of the cluster
+_UNSCHEDULED = 1000  # names of schedules in a report
 _RUNNING = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="  # pods that use resources of a node
 _PROVIDERS = {"gce": "gce", "aws": "aws", "azure": "azure", "openstack": "openstack", "kind": "kind"}
 _AUTOSCALERS = ("cluster-autoscaler", "luna-manager")  # in names of Deployments
@@ -48,13 +49,15 @@ class Reporter:
     """Counts the requests of pods per node, and writes a report when something relevant changed.
 
     ``applied``: returns the generations of schedules that were applied. A generation is reported once all of its pods
-    run on nodes, so that the figures of the nodes include them.
+    run on nodes, so that the figures of the nodes include them. ``unscheduled``: returns the schedules of copies that
+    do not exist; they are reported once two checks have found them.
     """
 
     def __init__(self, nova: Api, member: Api, cluster: str, epoch: int, applied: Callable[[], Mapping[str, int]],
-                 copies: Copies) -> None:
+                 unscheduled: Callable[[], Set[str]], copies: Copies) -> None:
         self.nova, self.member, self.cluster, self.epoch = nova, member, cluster, epoch
-        self.applied, self.copies = applied, copies
+        self.applied, self.unscheduled, self.copies = applied, unscheduled, copies
+        self._missing: Set[str] = frozenset()  # result of the last check
         copies.kinds_changed = self._kinds_changed
         self.nodes: Informer[Object] = Informer(member, "/api/v1/nodes", _node_of, self._changed)
         self.pods: Informer[_Pod] = Informer(member, "/api/v1/pods", _pod_of, self._pod_changed, fieldSelector=_RUNNING)
@@ -143,11 +146,15 @@ class Reporter:
         for name, generation in applied.items():
             if self._included.get(name) != generation and all(map(self._runs, self.copies.of(name).values())):
                 self._included[name] = generation
+        previous, self._missing = self._missing, self.unscheduled()
+        if self._missing != previous:
+            self._wake.set()  # check again soon
         return ClusterReport(
             epoch=self.epoch, version=details.version, clusterName=self.cluster.removeprefix("kind-"),
             provider=_PROVIDERS.get(provider, provider), region=labels.get("topology.kubernetes.io/region", ""),
             zone=labels.get("topology.kubernetes.io/zone", ""), autoscaled=details.autoscaled,
-            nodes=[self._node(node) for node in nodes], kinds=details.kinds, applied=dict(self._included))
+            nodes=[self._node(node) for node in nodes], kinds=details.kinds, applied=dict(self._included),
+            unscheduled=sorted(previous & self._missing)[:_UNSCHEDULED])
 
     def _runs(self, copy: Copy) -> bool:
         """Return True if all pods of a copy run on nodes."""
@@ -226,7 +233,7 @@ def _differs(old: ClusterReport, new: ClusterReport) -> bool:
     """Return True if a report has relevant news: other nodes, labels, taints or kinds, newly applied schedules, or a
     change of a resource by more than _CHANGE."""
     if any(getattr(old, field) != getattr(new, field) for field in (
-            "version", "autoscaled", "kinds", "applied", "provider", "region", "zone")):
+            "version", "autoscaled", "kinds", "applied", "provider", "region", "zone", "unscheduled")):
         return True
     if len(old.nodes) != len(new.nodes):
         return True

@@ -228,12 +228,15 @@ class Catalog:
     def _placement(self, template: Template) -> Placement | None:
         """Return the group of a template. A deleted policy leaves its groups frozen: see Placer."""
         item = template.item
+        policy, others = self.policies.match(item, self.namespace_labels.get(item.ref.namespace, {}))
         if template.pin or template.spread_onto:
             try:
-                return Placement(item.ref.key, policies.of_annotations(template.pin, template.spread_onto))
+                listed = policies.of_annotations(template.pin, template.spread_onto)
             except Invalid as error:
                 return Placement(item.ref.key, policies.nowhere(), problem=error.message)
-        policy, others = self.policies.match(item, self.namespace_labels.get(item.ref.namespace, {}))
+            if policy is not None:  # annotations choose clusters, and do not permit a double run
+                listed = msgspec.structs.replace(listed, failover=policy.failover, fence_after=policy.fence_after)
+            return Placement(item.ref.key, listed)
         if policy is None:
             return None
         label = item.labels.get(policy.group_by, "") if policy.group_by else ""

@@ -125,6 +125,11 @@ class Clusters:
         copy = self.copies.get(namespace) if name in self.records else None
         return copy or self.reports.get(namespace)
 
+    def unscheduled(self, name: str) -> list[str]:
+        """Return the names of schedules that have copies in a cluster, but did not exist at its last report."""
+        report = self.reports.get(cluster_namespace(name))
+        return report.unscheduled if report else []
+
     def empty_nodes(self, name: str) -> tuple[Node, ...]:
         """Return the nodes of a cluster as if no pod ran there."""
         report = self.report(name)

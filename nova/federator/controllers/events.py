@@ -18,8 +18,8 @@ _MEMORY = 50_000  # events that are remembered for that
 
 
 class Recorder:
-    """Writes events. ``source``: the component that users see. Event objects have names of their content, so a repeated
-    event of a restarted process replaces nothing and fails harmlessly."""
+    """Writes events. ``source``: the component that users see. The names of Event objects depend on content and time,
+    so that a repeated event replaces nothing."""
 
     def __init__(self, api: Api, source: str = SCHEDULER) -> None:
         self.api, self.source = api, source

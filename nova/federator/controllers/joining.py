@@ -5,9 +5,12 @@ import asyncio
 import base64
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from nova.common.errors import Invalid
+from cryptography import x509
+
+from nova.common.errors import Invalid, ReportedError
 from nova.federator.api import times
 from nova.federator.api.names import (
     AGENT_USER,
@@ -37,13 +40,15 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 JOINERS = "system:bootstrappers:nova"  # the group of bootstrap tokens of agents
 _USED = "nova.elotl.co/used"  # annotation of a one-time token: the request that it has authorized
 _TOKEN_GRACE = 30.0  # seconds after which a used token is deleted
+_APPROVED = "NovaApproved"  # reason of the condition
 _ROLE = "nova-agent"  # name of the Role of an agent in the namespace of its cluster
 
 
 class Joining:
-    """Decides on the certificate requests of agents. A request that cannot be decided now is tried again."""
+    """Decides on the certificate requests of agents. A request that cannot be decided now is tried again.
+    ``authority``: returns the present authority, whose files may be replaced; raises Invalid."""
 
-    def __init__(self, api: Api, authority: Authority) -> None:
+    def __init__(self, api: Api, authority: Callable[[], Authority]) -> None:
         self.api, self.authority = api, authority
         self.requests = Informer(api, REQUESTS, lambda obj: obj, self._changed,
                                  fieldSelector=f"spec.signerName={SIGNER}")
@@ -51,7 +56,7 @@ class Joining:
         self._used: asyncio.Queue[str] = asyncio.Queue()  # names of Secrets of used tokens
 
     def _changed(self, key: str, new: Object | None, _old: Object | None) -> None:
-        if new is not None and not (new.get("status") or {}).get("conditions"):
+        if new is not None and (not (new.get("status") or {}).get("conditions") or _unsigned(new)):
             self._open.put_nowait(key)
 
     async def run(self) -> None:
@@ -69,8 +74,8 @@ class Joining:
                 continue
             try:
                 await self._decide(request)
-            except ApiError as error:
-                if not (error.missing or error.conflict):
+            except ReportedError as error:
+                if not isinstance(error, ApiError) or not (error.missing or error.conflict):
                     LOG.warning("Cannot approve or deny certificate request %s, retrying: %s", name, error)
                     asyncio.get_running_loop().call_later(2.0, self._open.put_nowait, name)
             except Exception:  # a malformed request must not stop the scheduler
@@ -110,20 +115,21 @@ class Joining:
             cluster, parsed = requested_cluster(spec)
             if not CLUSTER_NAME.fullmatch(cluster):
                 raise Invalid(f"The name of the cluster {cluster[:80]!r} is not a DNS name of at most 63 characters.")
-            token = await self._authorize(str(spec.get("username") or ""), cluster, request["metadata"]["name"])
+            token = await self._authorize(request, cluster)
             await prepare(self.api, cluster)
         except Invalid as error:
             LOG.warning("Denied certificate request %s of user %s: %s", request["metadata"]["name"],
                         spec.get("username"), error.message)
             await self._condition(request, "Denied", error.message)
             return
-        approved = await self._condition(request, "Approved", f"The agent of cluster {cluster} may join.")
+        certificate = self._sign(parsed)  # before the decision, so that a token is not used up by an authority's fault
+        approved = request if _unsigned(request) else await self._condition(
+            request, "Approved", f"The agent of cluster {cluster} may join.")
         if token:  # before the certificate exists, so that a token is never used twice
             used = {_USED: request["metadata"]["name"]}
             await self.api.patch(f"{TOKENS}/{token}", {"metadata": {"annotations": used}})
-        certificate = self.authority.sign(parsed)
-        approved["status"]["certificate"] = base64.b64encode(certificate).decode()
-        await self.api.replace(f"{path}/status", approved)
+        status = {**approved["status"], "certificate": base64.b64encode(certificate).decode()}
+        await self.api.replace(f"{path}/status", {**approved, "status": status})
         if token:  # used once; a moment later, because the agent still polls with it
             asyncio.get_running_loop().call_later(_TOKEN_GRACE, self._used.put_nowait, token)
         await self._remove_old(cluster, request["metadata"]["name"])
@@ -146,9 +152,16 @@ class Joining:
                 LOG.warning("Cannot delete the used bootstrap token %s, retrying: %s", name, error)
                 asyncio.get_running_loop().call_later(_TOKEN_GRACE, self._used.put_nowait, name)
 
-    async def _authorize(self, user: str, cluster: str, name: str) -> str:
+    def _sign(self, parsed: x509.CertificateSigningRequest) -> bytes:
+        try:
+            return self.authority().sign(parsed)
+        except Invalid as error:  # of the files: the request is not to blame, and is tried again
+            raise ReportedError(error.message) from None
+
+    async def _authorize(self, request: Object, cluster: str) -> str:
         """Return the name of the Secret of a token to remove after its use, or an empty text. Raises Invalid if the
-        user may not become the agent of the cluster. ``name``: of the request."""
+        requester may not become the agent of the cluster."""
+        user, name = str(request["spec"].get("username") or ""), request["metadata"]["name"]
         if user == f"{AGENT_USER}{cluster}":
             return ""  # a renewal
         prefix, _colon, token = user.rpartition(":")
@@ -165,10 +178,16 @@ class Joining:
             if bound != cluster:
                 raise Invalid(f"The bootstrap token {token} is for cluster {bound}, not for {cluster}.")
             return f"bootstrap-token-{token}"
-        if await self.api.find(f"{CLUSTERS}/{cluster}") is not None:
+        if not _unsigned(request) and await self._has_joined(cluster):
             raise Invalid(f"{cluster} already exists in Nova, please choose another name, or join again with a token of"
                           f" 'novactl join-command {cluster}'.")
         return ""
+
+    async def _has_joined(self, cluster: str) -> bool:
+        """Return True if a cluster exists and its agent has reported. An agent that ends before it has stored its
+        certificate must be able to join again."""
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/{cluster_namespace(cluster)}/leases/{HEARTBEAT}"
+        return bool(await self.api.find(f"{CLUSTERS}/{cluster}") and await self.api.find(lease))
 
     async def _condition(self, request: Object, kind: str, message: str) -> Object:
         now = times.now()
@@ -177,6 +196,13 @@ class Joining:
         body = {**request, "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
                 "status": {**(request.get("status") or {}), "conditions": [condition]}}
         return await self.api.replace(f"{REQUESTS}/{request['metadata']['name']}/approval", body)
+
+
+def _unsigned(request: Object) -> bool:
+    """Return True for a request that a scheduler has approved, and that it has not signed because it ended."""
+    status = request.get("status") or {}
+    return not status.get("certificate") and any(
+        (entry.get("type"), entry.get("reason")) == ("Approved", _APPROVED) for entry in status.get("conditions") or ())
 
 
 async def prepare(api: Api, cluster: str) -> None:

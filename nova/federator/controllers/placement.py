@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 
+from nova.federator.api import tracing
 from nova.federator.api.keyed_queue import KeyedQueue
 from nova.federator.api.names import cluster_namespace
 from nova.federator.api.objects import consumes
@@ -23,12 +24,14 @@ from nova.federator.controllers.shares import grows, phases, retiring, shrinks
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.scheduling.capacity import Claims
 from nova.federator.scheduling.decide import decide
-from nova.federator.store.schedules import STOP_MARGIN, Schedule
+from nova.federator.store.schedules import STOP_MARGIN, Schedule, name_of
 
 LOG = logging.getLogger(__name__)
 _WORKERS = 16
 _LONGEST_DELAY = 60.0  # seconds between two tries of a group whose writes fail
 _READY_DEADLINE = 300.0  # Seconds after which a share that is not ready moves to another cluster.
+_PARTS = 4  # of a group, whose copies without schedule are found
+_INSPECTION = 300.0  # seconds between two searches for the groups of the same copies without schedule
 _AVOID = 600.0  # seconds for which a cluster where a group did not become ready is not chosen for it
 
 
@@ -51,6 +54,8 @@ class Placer:
         self._handovers: dict[str, set[str]] = {}  # group -> groups that wait until it has schedules
         self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
         self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> until when it is avoided
+        self._unscheduled: dict[str, set[str]] = {}  # cluster -> names of missing schedules, at the last inspection
+        self._inspected = 0.0
         self._queue = KeyedQueue()
         self._failures: dict[str, int] = {}
         self.processed = self.failed = 0  # groups, for metrics
@@ -154,7 +159,8 @@ class Placer:
         while True:
             group = await self._queue.get()
             try:
-                await self._place(group)
+                with tracing.span("place", group=group):
+                    await self._place(group)
                 self.processed += 1
                 self._failures.pop(group, None)
             except ApiError as error:
@@ -176,6 +182,7 @@ class Placer:
             await asyncio.sleep(5.0)
             now = time.monotonic()
             await self._finish_drains()
+            await self._discard_unscheduled()
             for group in self.returns.next():
                 self.enqueue(group)
             silent = {name for name in self.clusters.names() if not self.clusters.reachable(name)}
@@ -194,6 +201,26 @@ class Placer:
             for key in [key for key, until in self._avoid.items() if now > until]:
                 del self._avoid[key]
                 self.enqueue(key[0])
+
+    async def _discard_unscheduled(self) -> None:
+        """Delete the copies that clusters have without a schedule, if their group has schedules in other clusters only:
+        the backup from which the control plane was restored is older than a move. Copies of unknown objects stay."""
+        reported = {cluster: set(self.clusters.unscheduled(cluster)) for cluster in self.clusters.names() if (
+            self.clusters.reachable(cluster) and self.clusters.unscheduled(cluster))}
+        now = time.monotonic()
+        if not reported or (reported == self._unscheduled and now - self._inspected < _INSPECTION):
+            return  # the names of all groups are not computed each time
+        self._unscheduled, self._inspected = reported, now
+        for group, placed in list(self.schedules.items()):
+            for part in range(_PARTS):
+                name = name_of(group, part)
+                for cluster, names in reported.items():
+                    if name in names and cluster not in placed:
+                        try:
+                            await self.writer.discard(cluster, group, part)
+                        except ApiError as error:
+                            LOG.warning("Cluster %s: cannot delete the copies of %s without a schedule: %s", cluster,
+                                        group, error)
 
     async def _finish_drains(self) -> None:
         """Let deleted clusters go: at once if their copies shall stay, otherwise when no schedule is left. Schedules of
@@ -303,10 +330,11 @@ class Placer:
         group = self.catalog.group(name)
         decision = self.decide(group, policy, brief=True)
         self._remember(group, policy, decision)
+        settled = _settled(policy, decision, current)
         try:
             await self._execute(group, policy, decision, current)
         finally:  # afterwards, because the requests of events would delay the schedules
-            self._emit(group, policy, decision)
+            self._emit(group, policy, decision, settled)
         if policy.ordered is not None:
             self.returns.record(name, decision.targets, self.schedules.get(name, {}))
             for returning in self.returns.next():
@@ -427,18 +455,20 @@ class Placer:
             await self.writer.remove(leaving)
         await self.writer.label(group, decision)
 
-    def _emit(self, group: Group, policy: Policy, decision: Decision) -> None:
+    def _emit(self, group: Group, policy: Policy, decision: Decision, settled: bool) -> None:
+        """Emit the events of a decision. ``settled``: it changes nothing, as for most groups after a restart; what it
+        says was reported when it was new."""
         for key in self.catalog.members.get(group.key, ()):
             invalid = self.catalog.templates[key]
             if problem := invalid.problem or self.catalog.placements[key].problem:
                 self.recorder.emit(invalid.item.ref, invalid.uid, "InvalidObject", problem, "Warning")
         for item in group.items:
             placement, template = self.catalog.placements[item.ref.key], self.catalog.templates[item.ref.key]
-            if placement.label:
+            if placement.label and not settled:
                 self.recorder.emit(item.ref, template.uid, "AddedToScheduleGroup", f"added to ScheduleGroup"
                                    f" {group_name(policy.name, placement.label)} which contains objects with"
                                    f" groupBy.labelKey {policy.group_by}={placement.label}")
-            if policy.name:
+            if policy.name and not settled:
                 self.recorder.emit(item.ref, template.uid, "SchedulePolicyMatched",
                                    f"schedule policy {policy.name} will be used to determine target cluster")
             if placement.others:
@@ -452,3 +482,11 @@ class Placer:
             elif not decision.placed:
                 reasons = "; ".join(f"{r.cluster}: {r.message}" for r in decision.rejections) or "no cluster matches"
                 self.recorder.emit(item.ref, template.uid, "FailedScheduling", reasons, "Warning")
+
+
+def _settled(policy: Policy, decision: Decision, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
+    """Return True if the stored schedules of a group have the shares of a decision, and are of this policy."""
+    return bool(current) and current.keys() == decision.targets.keys() and all(
+        part.policy == policy.name for parts in current.values() for part in parts.values()) and not any(
+        grows(current[cluster], shares) or shrinks(current[cluster], shares)
+        for cluster, shares in decision.targets.items())

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nova.common.errors import Invalid
-from nova.federator.api import objects
-from nova.federator.api.names import TARGET
+from nova.federator.api import objects, tracing
+from nova.federator.api.names import TARGET, TRACE
 from nova.federator.api.types import Decision, Group, Policy
 from nova.federator.controllers.catalog import Catalog
 from nova.federator.controllers.clusters import Clusters
@@ -83,6 +83,7 @@ class ScheduleWriter:
     async def _store(self, cluster: str, spec: dict[str, Any], old: Schedule | None) -> None:
         if old is None:
             body = schedules.render(cluster, spec)
+            body["metadata"] |= _traced("")
             path = schedules.path_of(body["metadata"]["namespace"])
             try:
                 result = await self.api.create(path, body)
@@ -91,7 +92,8 @@ class ScheduleWriter:
                     raise
                 result = await self._restore(f"{path}/{body['metadata']['name']}", spec)
         else:
-            result = await self.api.patch(old.path, {"metadata": {"resourceVersion": old.version}, "spec": spec})
+            result = await self.api.patch(old.path, {
+                "metadata": {"resourceVersion": old.version, **_traced(old.trace)}, "spec": spec})
         stored = schedules.decode(result)  # do not wait for the watch
         parts = self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})
         present = parts.get(stored.part)
@@ -136,6 +138,15 @@ class ScheduleWriter:
             schedules.pack([manifests[index] for index in present]), part.part, part.policy, part.failover,
             part.fence_after, part.retiring, part.stop_time, prior_silence=part.silence), part)
 
+    async def discard(self, cluster: str, group: str, part: int) -> None:
+        """Let an agent delete the copies of a schedule that does not exist any more, by a schedule without objects."""
+        body = schedules.render(cluster, schedules.render_spec(group, (), schedules.pack(()), part))
+        path = schedules.path_of(body["metadata"]["namespace"])
+        if await self.api.ensure(path, body):
+            LOG.warning("Cluster %s: deleting the copies of %s, which runs in other clusters by the restored schedules",
+                        cluster, group)
+            await self.api.remove(f"{path}/{body['metadata']['name']}")
+
     async def delete(self, part: Schedule) -> None:
         await self.api.remove(part.path, uid=part.uid, version=part.version)
 
@@ -153,6 +164,12 @@ class ScheduleWriter:
             except ApiError as error:
                 if not error.missing:
                     raise
+
+
+def _traced(former: str) -> dict[str, Any]:
+    """Return metadata with the present span. ``former``: the stored one."""
+    trace = tracing.traceparent()
+    return {"annotations": {TRACE: trace or None}} if trace or former else {}
 
 
 def _current(part: Schedule, policy: Policy) -> bool:

@@ -3,15 +3,16 @@ plane's certificate authority."""
 
 import base64
 import datetime
+import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from nova.common.errors import Invalid
+from nova.common.errors import Invalid, ReportedError, os_error_text
 from nova.federator.api import times
 from nova.federator.api.names import AGENT_USER, AGENTS_GROUP
 
@@ -65,9 +66,20 @@ class Authority:
             raise Invalid("The key of the certificate authority is not the key of its certificate.")
         self._key = private
 
+    @classmethod
+    def load(cls, certificate: pathlib.Path, key: pathlib.Path) -> Self:
+        """Return the authority of two files. Raises Invalid."""
+        try:
+            return cls(certificate.read_bytes(), key.read_bytes())
+        except OSError as error:
+            raise Invalid(f"Cannot read {error.filename}: {os_error_text(error)}") from None
+
     def sign(self, request: x509.CertificateSigningRequest) -> bytes:
-        """Return a certificate (PEM) with the subject and the key of a checked request."""
+        """Return a certificate (PEM) with the subject and the key of a checked request. Raises ReportedError if the
+        authority has expired."""
         now = datetime.datetime.now(datetime.UTC)
+        if now >= self.certificate.not_valid_after_utc:
+            raise ReportedError("The certificate authority of the agents has expired: run 'novactl certs renew'.")
         end = min(now + datetime.timedelta(days=DAYS), self.certificate.not_valid_after_utc)
         certificate = (
             x509.CertificateBuilder().subject_name(request.subject).issuer_name(self.certificate.subject)

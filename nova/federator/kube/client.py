@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import copy
+import logging
 import math
 import random
 import re
@@ -17,8 +18,9 @@ import msgspec
 
 from nova.common.errors import ReportedError
 from nova.federator.api.objects import Kind
-from nova.federator.kube.config import Kubeconfig, read_token
+from nova.federator.kube.config import Kubeconfig
 
+LOG = logging.getLogger(__name__)
 Object = dict[str, Any]
 T = TypeVar("T")
 _REQUEST_TIMEOUT = 15.0  # seconds of a request, including retries
@@ -26,7 +28,7 @@ _LIST_TIMEOUT = 60.0
 _WATCH_SECONDS = 300  # the server ends a watch after about this time
 _WATCH_SILENCE = 90.0  # seconds without an event or bookmark after which a watch is given up: a dead connection
 _EVENT_LIMIT = 4 << 20  # bytes of one watch event
-_TOKEN_SECONDS = 60.0  # seconds between two reads of a token file
+_RELOAD = 60.0  # seconds between two reads of credentials in files
 _PAGE = 500  # objects of one page of a list
 _DEPTH = 100  # levels of objects and lists
 TRUNCATED = "nova.elotl.co/truncated"  # stands for content below _DEPTH levels
@@ -81,26 +83,40 @@ _ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _encode = msgspec.json.Encoder().encode
 
 
+class _Link:
+    """The credentials and the connections of a client, which its views share."""
+
+    def __init__(self, config: Kubeconfig, reload: Callable[[], Kubeconfig] | None) -> None:
+        self.config, self.reload = config, reload
+        self.session: aiohttp.ClientSession | None = None
+        self.streams: set[aiohttp.StreamReader] = set()  # of running watches
+        self.loaded, self.problem = time.monotonic(), ""
+
+
 class Api:
     """A connection pool to one API server. Use as an async context manager.
 
     Methods raise :class:`ApiError`, also if the server is unreachable or its response is not JSON. ``counts``: requests
-    sent, by method, for metrics and tests.
+    sent, by method, for metrics and tests. ``reload``: returns the present credentials of ``config``, which clusters
+    replace in the files of running pods. It is called each minute; if it raises Invalid, the previous ones stay in use.
     """
 
     def __init__(self, config: Kubeconfig, agent: str = "nova-federator", connections: int = 64,
-                 timeout: float = _REQUEST_TIMEOUT) -> None:
-        self.config, self.timeout = config, timeout
+                 timeout: float = _REQUEST_TIMEOUT, reload: Callable[[], Kubeconfig] | None = None) -> None:
+        self.timeout = timeout
         self.counts: dict[str, int] = {}
+        self.pages = 0  # of lists that were received
         self._agent, self._requests = agent, asyncio.Semaphore(connections)
-        self._session: aiohttp.ClientSession | None = None
-        self._streams: set[aiohttp.StreamReader] = set()  # of running watches
-        self._token_read = time.monotonic()
+        self._link = _Link(config, reload)
         self._resources: dict[str, dict[str, Resource]] = {}  # group/version -> kind -> resource
         self._validity: Callable[[], float] = lambda: math.inf
 
+    @property
+    def config(self) -> Kubeconfig:
+        return self._link.config
+
     async def __aenter__(self) -> Self:
-        self._connect()
+        self._connect(self.config)
         return self
 
     def limited(self, validity: Callable[[], float]) -> Self:
@@ -113,23 +129,24 @@ class Api:
 
     async def use(self, config: Kubeconfig) -> None:
         """Continue with other credentials. Watches end as if their connections broke; running requests that get no
-        response fail when their time is over."""
-        previous, self.config = self._session, config
-        self._connect()
-        for stream in self._streams:  # aiohttp forgets the readers of connections that it closes
+        response fail when their time is over. Raises Invalid, and changes nothing, for an unusable certificate."""
+        previous = self._link.session
+        self._connect(config)
+        for stream in self._link.streams:  # aiohttp forgets the readers of connections that it closes
             stream.set_exception(aiohttp.ClientConnectionError("its connection was replaced"))
         if previous:
             await previous.close()
 
-    def _connect(self) -> None:
+    def _connect(self, config: Kubeconfig) -> None:
         headers = {"User-Agent": self._agent, "Accept": "application/json"}
-        connector = aiohttp.TCPConnector(ssl=self.config.tls() or False, limit=0, keepalive_timeout=60)
-        self._session = aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=True)
+        connector = aiohttp.TCPConnector(ssl=config.tls() or False, limit=0, keepalive_timeout=60)
+        self._link.config = config
+        self._link.session = aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=True)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
-        if self._session:
-            await self._session.close()
+        if self._link.session:
+            await self._link.session.close()
 
     async def get(self, path: str, **query: str) -> Object:
         return await self._request("GET", path, query)
@@ -153,6 +170,7 @@ class Api:
             metadata = page.get("metadata")
             if not isinstance(metadata, dict) or not isinstance(page.get("items", []), list):
                 raise ApiError(f"{self.config.server}{path} returned no list.", 502)
+            self.pages += 1
             items += page.get("items") or []
             more = metadata.get("continue") or ""
             if not more:
@@ -236,21 +254,22 @@ class Api:
                  "timeoutSeconds": str(_WATCH_SECONDS + random.randint(0, 60))}  # noqa: S311
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout)
         self._count("WATCH")
+        login = await self._login()
         try:
             async with asyncio.timeout(self.timeout):
                 response = await self._open().get(
                     f"{self.config.server}{path}?{urlencode(query)}", timeout=timeout, read_bufsize=_EVENT_LIMIT,
-                    headers=self._login(), server_hostname=self.config.tls_server_name or None)
+                    headers=login, server_hostname=self.config.tls_server_name or None)
             async with response:
                 if response.status != 200:
                     async with asyncio.timeout(self.timeout):
                         raise self._error("WATCH", path, response.status, await response.read())
-                self._streams.add(response.content)
+                self._link.streams.add(response.content)
                 try:
                     while line := await self._line(response.content):
                         yield self._event(path, line)
                 finally:
-                    self._streams.discard(response.content)
+                    self._link.streams.discard(response.content)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ApiError(f"The watch of {self.config.server}{path} broke: {_text(error)}") from None
 
@@ -273,6 +292,7 @@ class Api:
 
     async def _request(self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None = None,
                        content_type: str = "application/json", timeout: float = 0) -> Object:
+        login = await self._login()
         url = f"{self.config.server}{path}{'?' + urlencode(query) if query else ''}"
         data = None if body is None else _encode(body)
         validity: Callable[[], float] = (lambda: math.inf) if method == "GET" else self._validity
@@ -285,7 +305,7 @@ class Api:
                                 raise ApiError(f"{method} {path} was not sent: its duty may belong to another process.")
                             self._count(method)
                             async with self._open().request(
-                                    method, url, data=data, headers={"Content-Type": content_type, **self._login()},
+                                    method, url, data=data, headers={"Content-Type": content_type, **login},
                                     server_hostname=self.config.tls_server_name or None) as response:
                                 content, status = await response.read(), response.status
                                 delay = response.headers.get("Retry-After", "")
@@ -318,18 +338,30 @@ class Api:
                 details = body["details"] if isinstance(body.get("details"), dict) else {}
         return ApiError(f"{method} {path}: {status} {message}", status, reason, details)
 
-    def _login(self) -> dict[str, str]:
-        """Return the header with the token, if there is one."""
-        if self.config.token_file and time.monotonic() - self._token_read > _TOKEN_SECONDS:
-            self._token_read = time.monotonic()
-            with contextlib.suppress(ReportedError):  # the previous token may still be valid
-                self.config = msgspec.structs.replace(self.config, token=read_token(self.config.token_file))
-        return {"Authorization": f"Bearer {self.config.token}"} if self.config.token else {}
+    async def _login(self) -> dict[str, str]:
+        """Return the header with the token, if there is one. Reads credentials in files again when it is time."""
+        link = self._link
+        if link.reload and time.monotonic() - link.loaded > _RELOAD:
+            link.loaded, problem = time.monotonic(), ""
+            try:
+                config = link.reload()
+                if msgspec.structs.replace(config, token="") == msgspec.structs.replace(link.config, token=""):
+                    link.config = config  # another token needs no other connections
+                else:
+                    await self.use(config)
+                    LOG.info("The credentials for %s were replaced", config.server)
+            except ReportedError as error:
+                problem = error.message
+            if problem and problem != link.problem:
+                LOG.warning("The credentials for %s cannot be read again, their previous version stays in use: %s",
+                            link.config.server, problem)
+            link.problem = problem
+        return {"Authorization": f"Bearer {link.config.token}"} if link.config.token else {}
 
     def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
+        if self._link.session is None:
             raise RuntimeError("The client is used outside its context.")
-        return self._session
+        return self._link.session
 
     def _count(self, method: str) -> None:
         self.counts[method] = self.counts.get(method, 0) + 1

@@ -26,7 +26,6 @@ class Kubeconfig(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     context: str = ""
     tls_server_name: str = ""
-    token_file: str = ""  # read again from time to time: clusters replace the tokens of service accounts
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the TLS settings, or None for plain HTTP. Raises Invalid for an unusable certificate or key."""
@@ -38,7 +37,7 @@ class Kubeconfig(msgspec.Struct, frozen=True, kw_only=True):
                 with tempfile.NamedTemporaryFile(prefix="nova-") as file:  # mode 0600; ssl reads files only
                     file.write(self.certificate + b"\n" + self.key)
                     file.flush()
-                    context.load_cert_chain(file.name)
+                    context.load_cert_chain(file.name, password=lambda: "")  # an encrypted key must not ask for one
         except (ssl.SSLError, ValueError) as error:
             raise Invalid(f"The certificates of {self.server} in the kubeconfig are invalid: {error}") from None
         return context
@@ -46,7 +45,8 @@ class Kubeconfig(msgspec.Struct, frozen=True, kw_only=True):
     def render(self, user: str = "nova-admin") -> str:
         """Return a kubeconfig file with this context alone, with all data inline."""
         name = self.context or "nova"
-        cluster = {"server": self.server, **_inline("certificate-authority-data", self.ca)}
+        cluster = {"server": self.server, **_inline("certificate-authority-data", self.ca),
+                   **({"tls-server-name": self.tls_server_name} if self.tls_server_name else {})}
         login = {**_inline("client-certificate-data", self.certificate), **_inline("client-key-data", self.key),
                  **({"token": self.token} if self.token else {})}
         text: str = yaml.safe_dump({
@@ -108,12 +108,11 @@ def _choose(documents: list[tuple[dict[str, Any], pathlib.Path | None]], source:
     server = cluster.get("server")
     if not isinstance(server, str) or not server.startswith(("https://", "http://")):
         raise Invalid(f"{source}: context {name!r}: server {server!r} is not an http or https address.")
-    token, token_file = str(user.get("token") or ""), ""
+    token = str(user.get("token") or "")
     if not token and user.get("tokenFile"):
-        token_file = str(_path(user_directory, user["tokenFile"]))
-        token = read_token(token_file)
+        token = _token(_path(user_directory, user["tokenFile"]))
     return Kubeconfig(
-        server=server.rstrip("/"), context=name, token=token, token_file=token_file,
+        server=server.rstrip("/"), context=name, token=token,
         tls_server_name=str(cluster.get("tls-server-name") or ""),
         ca=_data(cluster, "certificate-authority", cluster_directory),
         certificate=_data(user, "client-certificate", user_directory), key=_data(user, "client-key", user_directory))
@@ -125,13 +124,12 @@ def in_cluster(directory: str = "/var/run/secrets/kubernetes.io/serviceaccount")
     if not host:
         raise Invalid("KUBERNETES_SERVICE_HOST is not set: this process runs in no pod. Give a kubeconfig instead.")
     path = pathlib.Path(directory)
-    return Kubeconfig(server=f"https://{f'[{host}]' if ':' in host else host}:{port}", ca=_content(path / "ca.crt"),
-                      token=read_token(path / "token"), token_file=str(path / "token"), context="in-cluster")
+    return Kubeconfig(server=f"https://{f'[{host}]' if ':' in host else host}:{port}", ca=_filled(path / "ca.crt"),
+                      token=_token(path / "token"), context="in-cluster")
 
 
-def read_token(path: str | pathlib.Path) -> str:
-    """Return the token in a file. Raises Invalid."""
-    return _content(pathlib.Path(path)).decode(errors="replace").strip()
+def _token(path: pathlib.Path) -> str:
+    return _filled(path).decode(errors="replace").strip()
 
 
 def _read(path: pathlib.Path, optional: bool) -> dict[str, Any]:
@@ -164,7 +162,14 @@ def _data(entry: dict[str, Any], field: str, directory: pathlib.Path | None) -> 
             return base64.b64decode(inline, validate=True)
         except (binascii.Error, TypeError, ValueError):
             raise Invalid(f"{field}-data of the kubeconfig is not base64.") from None
-    return _content(_path(directory, entry[field])) if entry.get(field) else b""
+    return _filled(_path(directory, entry[field])) if entry.get(field) else b""
+
+
+def _filled(path: pathlib.Path) -> bytes:
+    """Return the content of a file. Raises Invalid if it is empty: without an authority, any public one is trusted."""
+    if not (content := _content(path)).strip():
+        raise Invalid(f"{path} is empty.")
+    return content
 
 
 def _content(path: pathlib.Path) -> bytes:

@@ -164,11 +164,15 @@ async def start_optional(api: Api, api_version: str, kinds: Collection[str], inf
 
 
 async def wait_synced(informers: Mapping[str, Informer[Any]], timeout: float) -> None:
-    """Wait until all informers have listed. Raises TimeoutError that names one that has not."""
-    try:
-        async with asyncio.timeout(timeout):
-            for informer in informers.values():
-                await informer.synced.wait()
-    except TimeoutError:
-        late = [name for name, informer in informers.items() if not informer.synced.is_set()]
-        raise TimeoutError(f"not listed within {timeout:.0f} s: {', '.join(late)}") from None
+    """Wait until all informers have listed. Raises TimeoutError that names those that have not, if no page of a list
+    arrives for a time: long lists of a slow server are no reason to begin again."""
+    def pages() -> int:
+        return sum(api.pages for api in {id(informer.api): informer.api for informer in informers.values()}.values())
+    for informer in informers.values():
+        before = -1
+        while not informer.synced.is_set():
+            if before == (before := pages()):
+                late = [name for name, other in informers.items() if not other.synced.is_set()]
+                raise TimeoutError(f"no part of these lists arrived within {timeout:.0f} s: {', '.join(late)}")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(informer.synced.wait(), timeout)

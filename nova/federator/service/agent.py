@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import socket
+from collections.abc import Callable
 
 from nova.common.errors import ReportedError
 from nova.federator.api.names import HEARTBEAT, cluster_namespace
@@ -22,24 +23,26 @@ _RETRY = 10.0  # seconds after which a failed registration or renewal is repeate
 _REFRESH = 60.0  # seconds between two checks of the authorities that the control plane publishes
 
 
-async def run_agent(bootstrap: Kubeconfig, member_config: Kubeconfig, cluster: str, namespace: str,
-                    metrics_address: str = "") -> None:
-    """Run the agent of a cluster until cancelled. ``metrics_address``: host:port, or empty for none. Fenced workloads
-    are guarded from the start, also while the control plane cannot be reached."""
+async def run_agent(bootstrap: Callable[[], Kubeconfig], member_config: Callable[[], Kubeconfig], cluster: str,
+                    namespace: str, metrics_address: str = "") -> None:
+    """Run the agent of a cluster until cancelled. ``bootstrap``, ``member_config``: return the present credentials for
+    the control plane and the cluster; raise Invalid. ``metrics_address``: host:port, or empty for none. Fenced
+    workloads are guarded from the start, also while the control plane cannot be reached or has no credentials."""
     identity = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
-    async with Api(member_config, agent="nova-agent") as member, Api(bootstrap, agent="nova-agent") as nova:
+    async with Api(member_config(), agent="nova-agent", reload=member_config) as member, \
+            Api(Kubeconfig(server=""), agent="nova-agent") as nova:
         heartbeat = Heartbeat(nova, cluster, identity)
         agent = Agent(nova, member, cluster, heartbeat)
-        credentials = Credentials(member, namespace, cluster)
+        credentials = Credentials(member, namespace, cluster, bootstrap)
         try:
             async with serve_metrics(metrics_address, lambda: agent_metrics(agent)), asyncio.TaskGroup() as tasks:
                 tasks.create_task(agent.run_locally())
                 tasks.create_task(heartbeat.share_grace(member, credentials.secret))
-                config = await _join(credentials, bootstrap, nova)
-                await nova.use(config)
+                config = await _join(credentials, nova)
                 await heartbeat.acquire()
                 LOG.info("Cluster %s: this agent holds the Lease, with epoch %d", cluster, heartbeat.epoch)
-                reporter = Reporter(nova, member, cluster, heartbeat.epoch, agent.applied_with_pods, agent.copies)
+                reporter = Reporter(nova, member, cluster, heartbeat.epoch, agent.applied_with_pods, agent.unscheduled,
+                                    agent.copies)
                 backpropagator = Backpropagator(
                     nova, member, cluster, agent.copies,
                     lambda name: agent.informer.objects.get(f"{agent.namespace}/{name}"), lambda: heartbeat.held)
@@ -52,23 +55,29 @@ async def run_agent(bootstrap: Kubeconfig, member_config: Kubeconfig, cluster: s
                     await asyncio.wait_for(heartbeat.release(), 5.0)
 
 
-async def _join(credentials: Credentials, bootstrap: Kubeconfig, nova: Api) -> Kubeconfig:
-    """Return accepted credentials: the stored ones, or new ones."""
-    rejected, pause = False, 1.0  # the rights of a new cluster may arrive a moment after its objects
+async def _join(credentials: Credentials, nova: Api) -> Kubeconfig:
+    """Return accepted credentials, which the client uses from now on. Repeated until it succeeds."""
+    pause = 1.0  # the rights of a new cluster may arrive a moment after its objects
     while True:
         try:
-            config = await credentials.obtain(bootstrap, ignore_stored=rejected)
-            await nova.use(config)
-            if not rejected and await _rejected(nova, credentials.cluster):
-                LOG.warning("The federation control plane refused the credentials of cluster %s, joining again",
-                            credentials.cluster)
-                rejected = True
-                continue
-            return config
+            return await _log_in(credentials, nova)
         except ReportedError as error:
             LOG.error("Cluster %s cannot join, retrying in %.0f s: %s", credentials.cluster, pause, error.message)
             await asyncio.sleep(pause)
             pause = min(_RETRY, 2 * pause)
+
+
+async def _log_in(credentials: Credentials, nova: Api) -> Kubeconfig:
+    """Return credentials that the client uses from now on: the stored ones, or new ones if the control plane does not
+    accept these. Raises ReportedError."""
+    config = await credentials.obtain()
+    await nova.use(config)
+    if await _rejected(nova, credentials.cluster):
+        LOG.warning("The federation control plane refused the credentials of cluster %s, joining again",
+                    credentials.cluster)
+        config = await credentials.obtain(ignore_stored=True)
+        await nova.use(config)
+    return config
 
 
 async def _rejected(nova: Api, cluster: str) -> bool:
@@ -81,7 +90,8 @@ async def _rejected(nova: Api, cluster: str) -> bool:
 
 
 async def _renew(credentials: Credentials, config: Kubeconfig, nova: Api) -> None:
-    """Renew the certificate whenever it is due or the control plane changes its authorities."""
+    """Renew the certificate whenever it is due or the control plane changes its authorities. If the control plane
+    cannot be used with it, log in again: users may have replaced the bootstrap credentials."""
     while True:
         await asyncio.sleep(min(remaining(config.certificate), _REFRESH))
         try:
@@ -93,3 +103,12 @@ async def _renew(credentials: Credentials, config: Kubeconfig, nova: Api) -> Non
         except ReportedError as error:
             LOG.warning("Cannot renew the agent's certificate, retrying in %.0f s: %s", _RETRY, error.message)
             await asyncio.sleep(_RETRY)
+            if not (isinstance(error, ApiError) and error.status == 401) and not credentials.replaced():
+                continue
+            try:
+                config = await _log_in(credentials, nova)
+                LOG.info("Cluster %s: the agent uses other credentials", credentials.cluster)
+            except ReportedError as problem:
+                LOG.error("Cluster %s: the agent cannot log in to the federation control plane, retrying. If its"
+                          " certificate has expired, replace the bootstrap Secret, for example with a token of 'novactl"
+                          " join-command %s': %s", credentials.cluster, credentials.cluster, problem.message)

@@ -62,6 +62,7 @@ def agent_metrics(agent: Agent) -> Iterator[Metric]:
     for name, text, value in (
             ("schedules", "Schedules of this cluster.", len(agent.informer.objects)),
             ("copies", "Copies of objects in this cluster.", sum(1 for _copy in agent.copies)),
+            ("unscheduled", "Schedules that do not exist, but have copies.", len(agent.unscheduled())),
             ("queue_length", "Schedules that wait for a worker.", agent.pending),
             ("epoch", "Epoch of the lease.", agent.heartbeat.epoch),
             ("heartbeat_age_seconds", "Seconds since the last renewal of the lease.", agent.heartbeat.silence())):

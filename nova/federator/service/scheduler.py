@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from nova.federator.api.names import CLUSTER_GROUP, NAMESPACE, POLICY_GROUP, SCHEDULE_GROUP, VERSION
 from nova.federator.client.tokens import bootstrap_config, create_token
@@ -32,11 +32,11 @@ _REQUIRED = {CLUSTER_GROUP: {"Cluster"}, POLICY_GROUP: {"SchedulePolicy", "Sched
 
 
 class Scheduler:
-    """A scheduler process. ``authority``: None if it signs no certificates. ``hosting``: None if the control plane runs
-    in no cluster. ``environment``: variables with the settings of standby. ``alerts``: None if it receives no alerts.
-    ``metrics_address``: host:port, or empty for none. Raises Invalid if the settings are invalid."""
+    """A scheduler process. ``authority``: see Joining; None if it signs no certificates. ``hosting``: None if the
+    control plane runs in no cluster. ``environment``: variables with the settings of standby. ``alerts``: None if it
+    receives no alerts. ``metrics_address``: host:port, or empty for none. Raises Invalid for invalid settings."""
 
-    def __init__(self, api: Api, authority: Authority | None, hosting: Hosting | None = None,
+    def __init__(self, api: Api, authority: Callable[[], Authority] | None, hosting: Hosting | None = None,
                  identity: str = "", environment: Mapping[str, str] | None = None,
                  alerts: AlertReceiver | None = None, metrics_address: str = "") -> None:
         self.api, self.hosting, self.alerts, self.metrics_address = api, hosting, alerts, metrics_address

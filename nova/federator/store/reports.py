@@ -40,7 +40,8 @@ class _NodeGroup(msgspec.Struct, forbid_unknown_fields=True):
 
 class ClusterReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A report. ``sequence``: increases with each report of an epoch. ``applied``: the generation of each schedule, by
-    name, whose pods the figures of the nodes include. ``kinds``: "Kind.group" that the cluster serves."""
+    name, whose pods the figures of the nodes include. ``kinds``: "Kind.group" that the cluster serves. ``unscheduled``:
+    names of schedules that do not exist, but have copies: the control plane was restored from an older backup."""
 
     epoch: int = 0
     sequence: int = 0
@@ -54,6 +55,7 @@ class ClusterReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     kinds: list[str] = []
     applied: dict[str, int] = {}
     nodeGroups: dict[str, dict[str, Any]] = {}
+    unscheduled: list[str] = []
 
 
 def path_of(namespace: str, name: str = REPORT) -> str:

@@ -14,7 +14,7 @@ import msgspec
 import zstandard
 
 from nova.common.errors import Invalid
-from nova.federator.api.names import FINALIZER, MATCHING_POLICY, SCHEDULE_GROUP, VERSION, cluster_namespace
+from nova.federator.api.names import FINALIZER, MATCHING_POLICY, SCHEDULE_GROUP, TRACE, VERSION, cluster_namespace
 from nova.federator.api.objects import GRACE, POD_KINDS, consumes, finished
 from nova.federator.api.types import Ref
 
@@ -82,6 +82,7 @@ class Schedule(msgspec.Struct, frozen=True):
     uid: str = ""
     finalizers: tuple[str, ...] = ()
     packed: str = ""  # manifests, compressed
+    trace: str = ""  # span of the decision
 
     @property
     def path(self) -> str:
@@ -220,7 +221,8 @@ def decode(obj: Mapping[str, Any]) -> Schedule:
             for entry in status.objects)),
         deleting="deletionTimestamp" in metadata, generation=metadata.get("generation", 0),
         version=metadata.get("resourceVersion", ""), uid=metadata.get("uid", ""),
-        finalizers=tuple(metadata.get("finalizers") or ()), packed=spec.manifests)
+        finalizers=tuple(metadata.get("finalizers") or ()), packed=spec.manifests,
+        trace=str((metadata.get("annotations") or {}).get(TRACE) or ""))
 
 
 def decode_checked(obj: Mapping[str, Any]) -> Schedule:

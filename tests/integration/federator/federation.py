@@ -21,8 +21,9 @@ from nova.federator.client.tokens import bootstrap_config, create_token
 from nova.federator.kube.client import Api
 from tests.integration.federator.clusters import END_WITH_TESTS, Cluster, until
 
-# The log line of a scheduler that begins to place.
+# The log line of a scheduler that begins to place, and a part of that of an agent that stops a fenced workload.
 PLACES = "This scheduler holds the Lease nova-scheduler\n"
+STOPS = "the federation control plane is unreachable for"
 
 
 def _profile(log: pathlib.Path) -> list[str]:
@@ -102,8 +103,10 @@ class Federation:
         return self.nova.config.server
 
     def network(self, member: Cluster) -> Sequence[str]:
-        """Return the command that runs the agent of a member in its network; empty if that is the machine's."""
-        return ()
+        """Return the command that runs the agent of a member in its network, or of the release in the directory
+        NOVA_FEDERATOR_AGENTS; empty for an agent on this machine."""
+        other = os.environ.get("NOVA_FEDERATOR_AGENTS")
+        return ("env", "-C", other, f"PYTHONPATH={other}") if other else ()
 
     def agent(self, member: Cluster, name: str = "", token: str = "", *options: str, clock: int = 0) -> Process:
         """Start an agent with a token of its own. Its log is NAME.log. ``clock``: see Process."""

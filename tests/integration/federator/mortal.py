@@ -24,8 +24,8 @@ class Deadline:
 class MortalApi(Api):
     """A client that executes a write, and then neither returns its result nor sends anything else."""
 
-    def __init__(self, deadline: Deadline, config: Kubeconfig, agent: str = "") -> None:
-        super().__init__(config, agent or "nova-scheduler")
+    def __init__(self, deadline: Deadline, config: Kubeconfig, agent: str = "nova-scheduler", **options: Any) -> None:
+        super().__init__(config, agent, **options)
         self.deadline = deadline
 
     async def _request(self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None = None,

@@ -94,7 +94,7 @@ def test_an_agent_may_end_at_each_write_of_a_move(federation: Federation, step: 
         deadline = Deadline(writes)
         monkeypatch.setattr(agent_service, "Api", functools.partial(MortalApi, deadline))
         return await run_until_killed(deadline, agent_service.run_agent(
-            federation.nova.config, member.config, member.name, "elotl"), 15.0)
+            lambda: federation.nova.config, lambda: member.config, member.name, "elotl"), 15.0)
 
     def release() -> None:
         federation.nova.kubectl("patch", "lease", "heartbeat", "-n", f"nova-cluster-{member.name}", "--type=merge",

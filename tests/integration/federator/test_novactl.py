@@ -30,7 +30,7 @@ from nova.federator.client.manifests import INSTALL
 from nova.federator.client.renewal import DIGEST, NEXT, Renewal
 from nova.federator.clusters.join import Credentials
 from nova.federator.kube.client import Api, ApiError
-from nova.federator.kube.config import Kubeconfig, decode
+from nova.federator.kube.config import Kubeconfig, decode, load
 from nova.federator.local.cluster import ClusterOptions, LocalCluster
 from nova.federator.local.fake_nodes import NodeOptions
 from tests.integration.federator import clusters
@@ -441,9 +441,9 @@ async def _follow(bed: Bed, member: Cluster) -> None:
         renewal = _renewal(bed, hosting, lines)
         with pytest.raises(Refused, match=f"do not trust the new authorities yet: {member.name}"):
             await renewal._wait_for_agents(0.0)
-        credentials = Credentials(api, "elotl", member.name)
         bootstrap = bed.nova.config
-        config = await credentials.obtain(bootstrap)
+        credentials = Credentials(api, "elotl", member.name, lambda: bootstrap)
+        config = await credentials.obtain()
         async with Api(config) as nova:
             assert await credentials.refresh(config, nova) is config, "nothing is published yet"
             await hosting.patch("/api/v1/namespaces/elotl/secrets/nova-cert", {
@@ -451,7 +451,7 @@ async def _follow(bed: Bed, member: Cluster) -> None:
             await renewal._publish()
             with pytest.raises(ApiError, match="certificate verify failed"):
                 await credentials.refresh(config, nova)
-            assert (await credentials.obtain(bootstrap)).ca == own, "authorities that do not fit are not adopted"
+            assert (await credentials.obtain()).ca == own, "authorities that do not fit are not adopted"
             await hosting.patch("/api/v1/namespaces/elotl/secrets/nova-cert", stored)
             await renewal._publish()
             renewed = await credentials.refresh(config, nova)
@@ -459,11 +459,12 @@ async def _follow(bed: Bed, member: Cluster) -> None:
             assert renewed.certificate != config.certificate
             assert await credentials.refresh(renewed, nova) is renewed
         await renewal._wait_for_agents(0.0)
-        restarted = Credentials(api, "elotl", member.name)
-        again = await restarted.obtain(bootstrap)
+        again = await Credentials(api, "elotl", member.name, lambda: bootstrap).obtain()
         assert (again.ca, again.certificate) == (own + other, renewed.certificate)
+        missing = Credentials(api, "elotl", member.name, lambda: load([bed.home / "missing"]))
+        assert msgspec.structs.replace(await missing.obtain(), context=again.context) == again
         replaced = msgspec.structs.replace(bootstrap, ca=own + other + own)
-        assert (await restarted.obtain(replaced)).ca == replaced.ca
+        assert (await Credentials(api, "elotl", member.name, lambda: replaced).obtain()).ca == replaced.ca
 
 
 def _finish(bed: Bed, nova: Cluster, lines: list[str], new: bytes) -> None:

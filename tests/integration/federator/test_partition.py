@@ -19,7 +19,7 @@ import pytest
 
 from nova.federator.controllers.clusters import SETTLED_AFTER
 from tests.integration.federator.clusters import Cluster, deployment, until
-from tests.integration.federator.federation import policy
+from tests.integration.federator.federation import STOPS, policy
 from tests.integration.federator.partition import CuttableFederation, Witness
 
 PIN = "nova.elotl.co/cluster"
@@ -112,6 +112,7 @@ def test_fenced_workloads_never_run_twice(federation: CuttableFederation, namesp
             until(lambda name=name: schedules(federation, namespace, name) == [far])
         until(lambda: witness.running.get("edited") == {first.name: 2})
         assert witness.samples > 50
+        assert STOPS in federation.agents[first.name].output()
     assert not witness.overlaps
 
 
@@ -152,6 +153,18 @@ def test_an_agent_that_ends_again_and_again_fences_in_time(federation: CuttableF
         until(lambda: replicas(federation, namespace, "looping") == {second.name: 2})
         assert not witness.overlaps
         until(lambda: "silent-since" not in first.kubectl("get", "secret", "-n", federation.prefix, "-o", "yaml"))
+
+
+def test_pinned_workloads_never_run_twice(federation: CuttableFederation, namespace: str) -> None:
+    """Annotations choose the cluster of a workload; that it must not run twice is still what its policy says."""
+    first, second = federation.members
+    near, far = federation.clusters()
+    federation.nova.apply(fenced(federation, "pinned", near), workload("pinned", namespace))
+    with Witness(federation.members, namespace) as witness:
+        for number, member in enumerate((first, second, first)):
+            pin(federation, namespace, "pinned", (near, far)[number % 2])
+            until(lambda member=member: witness.running.get("pinned") == {member.name: 2})
+    assert not witness.overlaps
 
 
 @pytest.mark.slow
@@ -205,10 +218,10 @@ def test_a_lost_renewal_is_repeated_before_the_fence_time(federation: CuttableFe
         time.sleep(4)  # the agent renews its lease at the shorter interval of this fence time by now
         reported, before = len(agent.output()), next_renewal(federation, cluster)
         federation.relays[first.name].cut()
-        until(lambda: "was not renewed for" in agent.output()[reported:], interval=0.02)
+        until(lambda: "cannot renew the Lease" in agent.output()[reported:], interval=0.02)
         federation.relays[first.name].heal()
         assert (next_renewal(federation, cluster) - before).total_seconds() < 0.9 * FENCE_AFTER
-        assert "is stopped" not in agent.output()[reported:]
+        assert STOPS not in agent.output()[reported:]
         assert witness.running.get("blink") == {first.name: 2}
 
 
@@ -230,7 +243,7 @@ def test_a_new_fenced_workload_is_not_stopped_between_two_renewals(federation: C
     with Witness(federation.members, namespace) as witness:
         until(lambda: witness.running.get("young") == {first.name: 2})
     time.sleep(2)
-    assert "is stopped" not in agent.output()[reported:]
+    assert STOPS not in agent.output()[reported:]
 
 
 @pytest.mark.slow

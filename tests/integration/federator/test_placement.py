@@ -274,6 +274,21 @@ def test_the_scheduler_continues_after_a_kill(federation: Federation, namespace:
     until(lambda: where(federation, namespace, "before") == {})
 
 
+def test_a_restarted_scheduler_does_not_report_placements_again(federation: Federation, namespace: str) -> None:
+    """Events of 30,000 objects would delay its work, and hide those of users."""
+    def matched() -> int:
+        return sum(event["reason"] == "SchedulePolicyMatched"
+                   for event in federation.nova.get("events", "-n", namespace)["items"])
+    labels = {"tier": "matched"}
+    federation.nova.apply(policy("matched", labels, ["member-1"]), deployment("first", 1, namespace, labels))
+    until(lambda: where(federation, namespace, "first") == {"member-1": 1} and matched() == 1)
+    federation.scheduler.stop()
+    federation.scheduler.start()
+    federation.nova.apply(deployment("later", 1, namespace, labels))
+    until(lambda: where(federation, namespace, "later") == {"member-1": 1} and matched() > 1)
+    assert matched() == 2
+
+
 def test_agents_have_rights_in_their_own_namespace_only(federation: Federation, namespace: str,
                                                         tmp_path: pathlib.Path) -> None:
     """Promise P8: an agent sees its own cluster's objects only."""

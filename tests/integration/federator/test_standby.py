@@ -94,7 +94,7 @@ class Local:
             deadline, pki = Deadline(1), self.nova.local.pki
             authority = Authority((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
             async with PhaseApi(deadline, self.nova.config) as api:
-                scheduler = Scheduler(api, authority, environment=self.settings)
+                scheduler = Scheduler(api, lambda: authority, environment=self.settings)
                 return await run_until_killed(deadline, scheduler.run(), 90.0)
         self.stop_scheduler()
         self.release()

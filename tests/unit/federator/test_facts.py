@@ -83,7 +83,9 @@ ROWS = {
                        "test_certificates::test_authorities_are_self_signed_for_ten_years"],
     "7 Secrets": ["test_certificates::test_the_secrets_have_the_files_of_chapter_7"],
     "7 rotation": ["test_novactl::test_certificates_are_renewed_with_an_overlap",
-                   "test_operation::test_no_agent_loses_its_connection_while_certificates_are_renewed"],
+                   "test_operation::test_no_agent_loses_its_connection_while_certificates_are_renewed",
+                   "test_replaced_credentials::test_replaced_authorities_certificates_and_tokens_are_used",
+                   "test_join::test_replaced_bootstrap_credentials_are_used_without_a_restart"],
     "8 manifests": ["test_manifests::test_components_have_names_labels_and_selectors_of_chapter_8",
                     "test_manifests::test_the_control_plane_has_the_arguments_of_chapter_8",
                     "test_novactl::test_the_manifests_are_valid_for_a_real_api_server"],
@@ -113,6 +115,7 @@ ROWS = {
                     "test_returns::test_groups_return_one_at_a_time",
                     "test_partition::test_groups_return_to_their_preferred_cluster_once_it_has_settled"],
     "P2 no double run": ["test_partition::test_fenced_workloads_never_run_twice",
+                         "test_partition::test_pinned_workloads_never_run_twice",
                          "test_partition::test_random_partitions_never_run_a_workload_twice",
                          "test_distrust::test_a_fence_counts_once_the_agent_has_confirmed_it"],
     "P3 claims": ["test_burst::test_a_burst_fills_the_clusters_exactly", "test_capacity::test_a_claim_counts_at_once"],
@@ -130,6 +133,7 @@ ROWS = {
                       "test_agent::test_unchanged_copies_cost_no_request"],
     "P11 the control plane may vanish": ["test_up::test_a_lost_control_plane_is_restored_from_a_backup",
                                          "test_operation::test_an_interrupted_restoration_can_be_repeated",
+                                         "test_large_restoration::test_ten_thousand_objects_of_three_members_are_restored",
                                          "test_kills::test_a_scheduler_may_end_at_each_write_of_a_move"],
 }
 

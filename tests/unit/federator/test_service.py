@@ -128,10 +128,10 @@ class Joining:
     def __init__(self, errors: list[Exception]) -> None:
         self.errors = errors
 
-    async def obtain(self, bootstrap: Kubeconfig, ignore_stored: bool = False) -> Kubeconfig:
+    async def obtain(self, ignore_stored: bool = False) -> Kubeconfig:
         if self.errors:
             raise self.errors.pop(0)
-        return bootstrap
+        return Kubeconfig(server="https://nova")
 
     async def use(self, config: Kubeconfig) -> None:
         pass
@@ -147,6 +147,6 @@ def test_an_agent_that_cannot_join_tries_again_after_growing_pauses(monkeypatch:
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    joining, config = Joining([ApiError("forbidden", 403), Refused("denied")] * 3), Kubeconfig(server="https://nova")
-    assert asyncio.run(agent._join(cast(Any, joining), config, cast(Any, joining))) is config
+    joining = Joining([ApiError("forbidden", 403), Refused("denied")] * 3)
+    assert asyncio.run(agent._join(cast(Any, joining), cast(Any, joining))).server == "https://nova"
     assert pauses == [1, 2, 4, 8, 10, 10]

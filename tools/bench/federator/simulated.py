@@ -112,7 +112,8 @@ async def _run(nova: Api, name: str, starting: asyncio.Semaphore) -> None:
         member, heartbeat = MemberApi(), Heartbeat(nova, name, "simulated")
         agent = Agent(nova, member, name, heartbeat)
         await heartbeat.acquire()
-    reporter = Reporter(nova, member, name, heartbeat.epoch, agent.applied_with_pods, agent.copies)
+    reporter = Reporter(nova, member, name, heartbeat.epoch, agent.applied_with_pods, agent.unscheduled,
+                        agent.copies)
     await asyncio.gather(agent.run_locally(), heartbeat.run(), agent.run(), reporter.run())
 
 

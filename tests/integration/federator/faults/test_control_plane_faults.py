@@ -17,7 +17,7 @@ import pytest
 from tests.integration.federator import clusters
 from tests.integration.federator.clusters import Cluster, deployment, until
 from tests.integration.federator.faults.ensemble import MEMBERS, SERVERS, Ensemble, Strike, StruckFederation
-from tests.integration.federator.federation import policy
+from tests.integration.federator.federation import STOPS, policy
 from tests.integration.federator.partition import Witness
 
 pytestmark = pytest.mark.timeout(1800)
@@ -87,7 +87,7 @@ def converged(federation: StruckFederation, number: int) -> bool:
 
 def fences(federation: StruckFederation) -> int:
     """Return how often agents have stopped workloads."""
-    return sum(agent.output().count("is stopped: the control plane") for agent in federation.agents.values())
+    return sum(agent.output().count(STOPS) for agent in federation.agents.values())
 
 
 def victims(federation: StruckFederation, name: str) -> tuple[str, ...]:

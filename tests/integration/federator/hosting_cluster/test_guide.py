@@ -199,6 +199,11 @@ def check_components(guide: Guide) -> None:
     assert json.loads(guide.run(sender.replace("TOKEN", "${token}"))) == {"received": 1, "created": 1}
     labels = guide.run("kubectl --context=nova get receivedalerts -o jsonpath='{.items[*].spec.labels}'")
     assert json.loads(labels) == {"alertname": "Test", "app": "database"}
+    guide.run("address=$(kubectl --context=kind-workload-1 get pods -n ${INSTALL_NAMESPACE} -l component=nova-agent"
+              " -o jsonpath='{.items[0].status.podIP}')")
+    reader = ("kubectl --context=kind-workload-1 run reader --image=lab.local/web:1 --restart=Never --rm -i -q"
+              " --command -- wget -qO- ${address}:9101/metrics")
+    assert "nova_federator_agent_heartbeat_age_seconds" in guide.run(reader)
     helper = ("kubectl --context=kind-cp exec -n ${INSTALL_NAMESPACE} deployment/nova-scheduler --"
               " sh -c '$NOVA_STANDBY_HELPER suspend west'")
     assert "this helper cannot suspend the cluster west" in guide.run(helper, check=False)

@@ -62,6 +62,12 @@ class Local:
         return result
 
 
+    def homes(self, name: str) -> list[bool]:
+        """Return True for each member that has a Deployment."""
+        return [bool(member.get("deployment", f"--field-selector=metadata.name={name}")["items"])
+                for member in self.members]
+
+
 @pytest.fixture(scope="module")
 def local(binaries: Binaries, cluster_directory: pathlib.Path) -> Iterator[Local]:
     local = Local(cluster_directory / "up")
@@ -99,17 +105,22 @@ def test_ended_processes_are_restarted_and_a_second_run_repairs(local: Local) ->
 def test_a_lost_control_plane_is_restored_from_a_backup(local: Local, tmp_path: pathlib.Path) -> None:
     """Promise P11: clusters go on, backup and restore bring the control plane back, and agents reconnect by
     themselves."""
-    local.nova.apply(web(replicas=4))
-    until(lambda: local.replicas() == [2, 2])
+    moved = deployment("moved", annotations={"nova.elotl.co/cluster": "kind-workload-1"})
+    local.nova.apply(web(replicas=4), moved)
+    until(lambda: local.replicas() == [2, 2] and local.homes("moved") == [True, False])
     uids = [member.get("deployment", "web")["metadata"]["uid"] for member in local.members]
     file = tmp_path / "nova.db"
     local.novactl("backup", str(file))
     assert file.stat().st_mode & 0o077 == 0
-    local.nova.apply(deployment("later", annotations={"nova.elotl.co/cluster": "kind-workload-1"}))
+    moved["metadata"]["annotations"]["nova.elotl.co/cluster"] = "kind-workload-2"
+    local.nova.apply(moved, deployment("later", annotations={"nova.elotl.co/cluster": "kind-workload-1"}))
+    until(lambda: local.homes("moved") == [False, True] and local.homes("later") == [True, False])
     local.nova.kubectl("delete", "deployment", "web")
     until(lambda: local.replicas() == [0, 0])
     local.novactl("restore", str(file))
     until(lambda: local.replicas() == [2, 2])
+    until(lambda: local.homes("moved") == [True, False], 120)
+    assert local.homes("later") == [True, False], "its object is unknown, and nothing is deleted without one"
     assert "× " not in local.novactl("status")
     assert [member.get("deployment", "web")["metadata"]["uid"] for member in local.members] != uids
     file.write_bytes(file.read_bytes()[:-1])

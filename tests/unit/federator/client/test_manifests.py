@@ -30,15 +30,16 @@ def built(folder, install=INSTALL):
     return [obj for obj in yaml.safe_load_all(result.stdout) if obj]
 
 
-def adapted(tmp_path, *changes, components=()):
-    """Return a copy of the folder ``install``. ``changes``: (file, text, other text), as a user edits files."""
+def adapted(tmp_path, *changes, components=(), base="control-plane"):
+    """Return a copy of the folder ``install``. ``changes``: (file, text, other text), as a user edits files.
+    ``components``: optional ones of the kustomization ``base``."""
     copy = tmp_path / "install"
     shutil.copytree(INSTALL, copy)
     for name, text, other in changes:
         content = (copy / name).read_text()
         assert text in content
         (copy / name).write_text(content.replace(text, other))
-    with (copy / "base/control-plane/kustomization.yaml").open("a") as file:
+    with (copy / f"base/{base}/kustomization.yaml").open("a") as file:
         file.write("components:\n" * bool(components))
         file.write("".join(f"- ../../components/{name}\n" for name in components))
     return copy
@@ -154,6 +155,23 @@ def test_component_metrics_opens_the_port_that_prometheus_reads(tmp_path):
 
 
 @needs_kubectl
+def test_component_agent_metrics_opens_the_port_that_prometheus_reads(tmp_path, monkeypatch):
+    """Overlays of workload clusters replace the arguments of the agent, and novactl its name."""
+    copy = adapted(tmp_path, components=("agent-metrics",), base="agent")
+    objects = keyed(built("overlays/workload-cluster-1", copy))
+    monkeypatch.setattr(manifests, "INSTALL", copy)
+    assert keyed(manifests.agent(Settings(cluster="kind-workload-1"))) == objects
+    template = objects["Deployment", "nova-agent"]["spec"]["template"]
+    container, = template["spec"]["containers"]
+    port, = container["ports"]
+    for name, value in variables_of(container).items():
+        monkeypatch.setenv(name, value)
+    options = federator._parser().parse_args([*container["command"][1:], *container["args"]])
+    assert options.metrics_address == f"0.0.0.0:{port['containerPort']}"
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port["containerPort"])
+
+
+@needs_kubectl
 def test_component_standby_configures_the_helper(tmp_path):
     objects = keyed(built("overlays/cp-ha", adapted(tmp_path, components=("standby", "alerts"))))
     pod = objects["Deployment", "nova-scheduler"]["spec"]["template"]["spec"]
@@ -208,6 +226,7 @@ def test_the_control_plane_has_the_arguments_of_chapter_8():
     live, ready = container["livenessProbe"], container["readinessProbe"]
     assert (live["httpGet"]["path"], live["initialDelaySeconds"], live["periodSeconds"], live["failureThreshold"]) == (
         "/livez", 10, 10, 8)
+    assert container["startupProbe"]["httpGet"] == live["httpGet"], "a slow start is no failure"
     assert (ready["httpGet"]["path"], ready["periodSeconds"], ready["failureThreshold"]) == ("/readyz", 1, 3)
     manager = arguments(objects["Deployment", "kube-controller-manager"])
     assert {"--controllers=garbagecollector,namespace,serviceaccount-token",
