@@ -18,7 +18,7 @@ import pytest
 
 from nova.common.errors import Invalid
 from nova.federator.api.objects import holds
-from nova.federator.kube.client import Api
+from nova.federator.kube.client import Api, ApiError
 from nova.federator.kube.config import load
 from nova.federator.local.binaries import Binaries
 from tests.integration.federator import clusters
@@ -71,7 +71,16 @@ async def change(operator: Operator, created: Iterable[int], edited: Iterable[in
 
     async def run(request: Callable[[], Awaitable[object]]) -> None:
         async with limit:
-            await request()
+            while True:
+                try:
+                    await request()
+                except ApiError as error:
+                    if 0 < error.status < 500 and not error.conflict:
+                        raise
+                    if not error.conflict:  # etcd elects another leader on a busy machine
+                        await asyncio.sleep(1.0)
+                        continue
+                return
     async with Api(load([operator.kubeconfig]), timeout=60.0) as api:
         requests = [functools.partial(api.create, _CONFIGMAPS, config_map(number)) for number in created]
         requests += [functools.partial(api.patch, f"{_CONFIGMAPS}/conf-{number}", {
