@@ -1,7 +1,9 @@
 """The API server: section [api] sets its addresses, limits and TLS keys."""
 
+import errno
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,15 +17,26 @@ from nova.http.limits import Limits, among
 from nova.http.messages import Wsgi
 
 _BACKLOG = 1024
+_RELEASE = 5.0  # seconds in which the workers of a killed process close their listening socket
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Return a listening socket, before workers fork, which share it. Raises InvalidInput (noauth), OSError."""
+    """Return a listening socket, before workers fork, which share it. Waits up to five seconds for an address in use,
+    which workers of a killed process may still have. Raises InvalidInput (noauth), OSError."""
     made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Inherited by the connections: small answers must not wait for an acknowledgement.
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    made.bind((address, port))
+    until = time.monotonic() + _RELEASE
+    while True:
+        try:
+            made.bind((address, port))
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                made.close()
+                raise
+            time.sleep(0.1)
     try:
         check_listening(made.getsockname()[0])
     except exception.InvalidInput:

@@ -392,3 +392,22 @@ def test_stop_completes_active_requests_and_closes_idle_connections(served: Serv
 
 def eventually(true: Callable[[], bool], seconds: float = 30) -> None:
     assert poll(true, seconds, 0.02)
+
+
+def test_address_that_a_killed_process_still_has_is_awaited() -> None:
+    """Its workers close the socket a moment later than their parent ends."""
+    conf.register()
+    former = service.listen("127.0.0.1", 0)
+    address = former.getsockname()
+    timer = threading.Timer(0.3, former.close)
+    timer.start()
+    with service.listen(*address) as made:
+        assert made.getsockname() == address
+    timer.join()
+
+
+def test_address_of_another_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    conf.register()
+    monkeypatch.setattr(service, "_RELEASE", 0.2)
+    with service.listen("127.0.0.1", 0) as other, pytest.raises(OSError, match="Address already in use"):
+        service.listen(*other.getsockname())
