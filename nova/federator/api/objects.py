@@ -122,7 +122,7 @@ def ref_of(obj: Mapping[str, Any]) -> Ref:
         if not isinstance(value, str) or not (value or field == "metadata.namespace"):
             raise Invalid(f"{field}: required." if value in (None, "") else f"{field}: not a text.")
     group, _slash, version = texts["apiVersion"].rpartition("/")
-    return Ref(group, version, texts["kind"], texts["metadata.namespace"], texts["metadata.name"])
+    return Ref.shared(group, version, texts["kind"], texts["metadata.namespace"], texts["metadata.name"])
 
 
 # Kinds that portable() changes.

@@ -1,8 +1,9 @@
 """Inputs and results of scheduling decisions. All quantities are integers in thousandths (cpu 1 = 1000, memory 1Ki =
 1,024,000), so that sums are exact."""
 
+import sys
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -36,7 +37,12 @@ class Ref(msgspec.Struct, frozen=True, order=True):
     @property
     def key(self) -> str:
         """Return the identity of the object in all versions of its group, such as Deployment.apps/shop/web."""
-        return f"{kind_name(self.group, self.kind)}/{self.namespace}/{self.name}"
+        return sys.intern(f"{kind_name(self.group, self.kind)}/{self.namespace}/{self.name}")
+
+    @classmethod
+    def shared(cls, group: str, version: str, kind: str, namespace: str, name: str) -> Self:
+        """Return a Ref for a cache: its texts share memory with those of the other Refs of an object."""
+        return cls(*map(sys.intern, (group, version, kind, namespace, name)))
 
 
 class Taint(msgspec.Struct, frozen=True):

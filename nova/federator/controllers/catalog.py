@@ -2,10 +2,12 @@
 
 import hashlib
 import logging
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
+import zstandard
 
 from nova.common.errors import Invalid
 from nova.federator.api import objects
@@ -27,6 +29,7 @@ from nova.federator.scheduling import policy as policies
 from nova.federator.store import schedules
 
 LOG = logging.getLogger(__name__)
+_compressor = zstandard.ZstdCompressor(level=3)
 POLICIES = f"/apis/{POLICY_GROUP}/{VERSION}/schedulepolicies"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _SERVER_FIELDS = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink",
@@ -36,8 +39,8 @@ _OWN_NAMESPACES = ("kube-", "nova-cluster-")
 
 
 class Template(msgspec.Struct, frozen=True):
-    """A user's object. ``body``: JSON of what is applied in clusters, before shares and overrides. ``target``: its
-    label target-cluster. ``status``: digest of its status, to write only changes."""
+    """A user's object. ``body``: compressed JSON of what is applied in clusters, before shares and overrides.
+    ``target``: its label target-cluster. ``status``: digest of its status, to write only changes."""
 
     item: Item
     uid: str
@@ -53,7 +56,7 @@ class Template(msgspec.Struct, frozen=True):
     status_fields: tuple[str, ...] = ()
 
     def manifest(self) -> dict[str, Any]:
-        return msgspec.json.decode(self.body, type=dict[str, Any])
+        return msgspec.json.decode(zstandard.decompress(self.body), type=dict[str, Any])
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -270,10 +273,10 @@ def template_of(obj: Object) -> Template | None:
         item = Item(Ref(group, version, str(obj.get("kind")), namespace, metadata["name"]), labels=labels)
     if TRUNCATED.encode() in body:
         problem = "The object is nested too deeply."
-    return Template(
-        item=item, uid=str(metadata.get("uid", "")), body=body,
-        digest=hashlib.sha256(body).hexdigest()[:20], target=str(labels.get(TARGET, "")),
-        status=schedules.digest_of(obj.get("status") or {}), pin=str(annotations.get(PIN) or ""),
+    return Template(  # the compressor returns more memory than bytes, which a copy of them does not need
+        item=item, uid=sys.intern(str(metadata.get("uid", ""))), body=memoryview(_compressor.compress(body)).tobytes(),
+        digest=sys.intern(hashlib.sha256(body).hexdigest()[:20]), target=sys.intern(str(labels.get(TARGET, ""))),
+        status=sys.intern(schedules.digest_of(obj.get("status") or {})), pin=str(annotations.get(PIN) or ""),
         spread_onto=str(annotations.get(SPREAD_ONTO) or ""), deleting="deletionTimestamp" in metadata,
         problem=problem, generation=int(metadata.get("generation") or 0),
         status_fields=tuple(obj.get("status") or ()))

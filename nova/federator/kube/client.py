@@ -163,6 +163,13 @@ class Api:
     async def list(self, path: str, **query: str) -> Object:
         """Return a whole collection: ``items`` and ``metadata.resourceVersion``. Fetches it in pages."""
         items: list[Object] = []
+        page: Object = {}
+        async for page in self.list_pages(path, **query):
+            items += page["items"]
+        return {**page, "items": items}
+
+    async def list_pages(self, path: str, **query: str) -> AsyncIterator[Object]:
+        """Yield a collection page by page, each with ``items``. All have the same ``metadata.resourceVersion``."""
         more = ""
         while True:
             position = {"limit": str(_PAGE), **({"continue": more} if more else {})}
@@ -171,10 +178,10 @@ class Api:
             if not isinstance(metadata, dict) or not isinstance(page.get("items", []), list):
                 raise ApiError(f"{self.config.server}{path} returned no list.", 502)
             self.pages += 1
-            items += page.get("items") or []
             more = metadata.get("continue") or ""
+            yield {**page, "items": page.get("items") or []}
             if not more:
-                return {**page, "items": items}
+                return
 
     async def create(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
         return await self._request("POST", path, query, body)

@@ -91,19 +91,28 @@ class Informer(Generic[T]):
         self._reachable.set()
 
     async def refresh(self) -> None:
-        """List the collection and handle the differences. Raises ApiError."""
-        page = await self.api.list(self.path, **self.query)
+        """List the collection and handle the differences, page by page, so that the raw form of a large collection is
+        never in memory as a whole. Raises ApiError."""
+        before = dict(self._versions)
+        missing = set(before)
+        version = ""
+        async for page in self.api.list_pages(self.path, **self.query):
+            api_version, kind = page.get("apiVersion"), str(page.get("kind", "")).removesuffix("List")
+            for obj in page["items"]:
+                key, listed = key_of(obj), obj["metadata"].get("resourceVersion")
+                stored = self._versions.get(key)
+                missing.discard(key)
+                obj.setdefault("apiVersion", api_version)  # items of a list lack both
+                obj.setdefault("kind", kind)
+                written = stored != before.get(key) and later(stored or "", str(listed))  # since the list has begun
+                if stored != listed and not written:
+                    self._store(key, obj)
+            version = str(page["metadata"]["resourceVersion"])
+        for key in missing:
+            if self._versions.get(key) == before[key]:
+                self._store(key, None)
         self.lists += 1
-        current = {key_of(item): item for item in page["items"]}
-        api_version, kind = page.get("apiVersion"), str(page.get("kind", "")).removesuffix("List")
-        for key in self._versions.keys() - current.keys():
-            self._store(key, None)
-        for key, obj in current.items():
-            obj.setdefault("apiVersion", api_version)  # items of a list lack both
-            obj.setdefault("kind", kind)
-            if self._versions.get(key) != obj["metadata"].get("resourceVersion"):
-                self._store(key, obj)
-        self.version = str(page["metadata"]["resourceVersion"])
+        self.version = version
         self.synced.set()
 
     def clear(self) -> None:

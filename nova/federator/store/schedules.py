@@ -7,6 +7,7 @@ the copies. A group whose manifests are large has several schedules, its parts.
 import base64
 import hashlib
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ PART_LIMIT = 512 << 10  # bytes of compressed manifests in a schedule
 _MANIFEST_LIMIT = 64 << 20  # bytes of uncompressed manifests that are accepted
 
 _compressor = zstandard.ZstdCompressor(level=3)
+_NO_STATUS: dict[str, Any] = {}  # shared by all reports without a status of the copy
 
 Phase = Literal["Pending", "Applied", "Ready", "Failed", "Conflict", "Fenced"]
 PHASES: tuple[Phase, ...] = ("Pending", "Applied", "Ready", "Failed", "Conflict", "Fenced")
@@ -200,7 +202,7 @@ def render_status(schedule: Schedule, report: Report) -> dict[str, Any]:
                 for observed in report.objects]}}
 
 
-def decode(obj: Mapping[str, Any]) -> Schedule:
+def decode(obj: Mapping[str, Any], with_manifests: bool = True) -> Schedule:
     """Return a stored Schedule. An invalid status of an agent counts as absent. Raises Invalid for a bad spec."""
     metadata = obj["metadata"]
     try:
@@ -212,23 +214,24 @@ def decode(obj: Mapping[str, Any]) -> Schedule:
     except msgspec.ValidationError:
         status = _Status()
     return Schedule(
-        cluster_namespace=metadata["namespace"], name=metadata["name"], group=spec.group, part=spec.part,
-        policy=spec.policy, failover=spec.failover, fence_after=spec.fenceAfterSeconds, stop_time=spec.stopSeconds,
-        prior_silence=spec.priorSilenceSeconds, retiring=spec.retiring,
-        entries=tuple(Entry(_ref(entry), entry.uid, entry.digest, entry.replicas) for entry in spec.objects),
+        cluster_namespace=sys.intern(metadata["namespace"]), name=metadata["name"], group=sys.intern(spec.group),
+        part=spec.part, policy=sys.intern(spec.policy), failover=spec.failover, fence_after=spec.fenceAfterSeconds,
+        stop_time=spec.stopSeconds, prior_silence=spec.priorSilenceSeconds, retiring=spec.retiring,
+        entries=tuple(Entry(_ref(entry), sys.intern(entry.uid), sys.intern(entry.digest), entry.replicas)
+                      for entry in spec.objects),
         report=Report(status.observedGeneration, status.epoch, tuple(
-            Observed(_ref(entry), entry.phase, entry.digest, entry.message, entry.status, entry.uid)
-            for entry in status.objects)),
+            Observed(_ref(entry), entry.phase, sys.intern(entry.digest), entry.message, entry.status or _NO_STATUS,
+                     sys.intern(entry.uid)) for entry in status.objects)),
         deleting="deletionTimestamp" in metadata, generation=metadata.get("generation", 0),
         version=metadata.get("resourceVersion", ""), uid=metadata.get("uid", ""),
-        finalizers=tuple(metadata.get("finalizers") or ()), packed=spec.manifests,
+        finalizers=tuple(metadata.get("finalizers") or ()), packed=spec.manifests if with_manifests else "",
         trace=str((metadata.get("annotations") or {}).get(TRACE) or ""))
 
 
 def decode_checked(obj: Mapping[str, Any]) -> Schedule:
-    """Return a stored Schedule for the scheduler. Raises Invalid also if its name is not that of its group: agents may
-    change their schedules, but a schedule must not pass for a share of another group."""
-    schedule = decode(obj)
+    """Return a stored Schedule for the scheduler, which needs no manifests of it. Raises Invalid also if its name is
+    not that of its group: agents may change schedules, but none must pass for a share of another group."""
+    schedule = decode(obj, with_manifests=False)
     if schedule.name != name_of(schedule.group, schedule.part):
         raise Invalid(f"Schedule {schedule.cluster_namespace}/{schedule.name}: spec.group: must not change.")
     return schedule
@@ -276,4 +279,4 @@ class _Status(msgspec.Struct, kw_only=True):
 
 
 def _ref(entry: _Named) -> Ref:
-    return Ref(entry.group, entry.version, entry.kind, entry.namespace, entry.name)
+    return Ref.shared(entry.group, entry.version, entry.kind, entry.namespace, entry.name)

@@ -6,6 +6,7 @@ import asyncio
 import collections
 import itertools
 import json
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -34,9 +35,12 @@ class Lists:
         self.created: list[tuple[str, Any]] = []
         self.lists: collections.Counter[str] = collections.Counter()
 
-    async def list(self, path: str, **_query: str) -> Any:
+    async def list_pages(self, path: str, **_query: str) -> AsyncIterator[Any]:
         self.lists[path] += 1
-        return {"items": self.items.get(path, []), "metadata": {"resourceVersion": "9"}}
+        yield {"items": self.items.get(path, []), "metadata": {"resourceVersion": "9"}}
+
+    async def list(self, path: str, **query: str) -> Any:
+        return await anext(self.list_pages(path, **query))
 
     async def ensure(self, path: str, body: Any) -> bool:
         self.created.append((path, body))
