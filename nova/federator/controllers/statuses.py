@@ -16,6 +16,7 @@ from nova.federator.store.schedules import Observed, Schedule
 
 LOG = logging.getLogger(__name__)
 _INTERVAL = 1.0  # seconds between two writes of the status of an object
+_TURN = 0.02  # seconds of checks after which other tasks have a turn
 _WORKERS = 8
 _RETRY = 2.0  # seconds after which a failed write is repeated
 # Kinds whose API has no status.
@@ -30,6 +31,7 @@ class Statuses:
                  stored: Mapping[str, Mapping[str, Mapping[int, Schedule]]]) -> None:
         self.api, self.catalog, self.clusters, self.stored = api, catalog, clusters, stored
         self.writes = 0  # for metrics
+        self._paused = 0.0  # when other tasks had their last turn
         self._queue: asyncio.Queue[tuple[str, Ref]] = asyncio.Queue()
         self._queued: set[str] = set()
         self._written: dict[str, tuple[str, float]] = {}  # key -> digest of the status and when it was written
@@ -52,9 +54,13 @@ class Statuses:
     def cluster_changed(self, name: str) -> None:
         """Queue all objects of a cluster, because it became reachable or unreachable."""
         for group, placed in self.stored.items():
-            for part in placed.get(name, {}).values():
-                for observed in part.report.objects:
-                    self.enqueue(group, observed.ref)
+            if name in placed:
+                self._enqueue_all(group, placed[name])
+
+    def _enqueue_all(self, group: str, parts: Mapping[int, Schedule]) -> None:
+        for part in parts.values():
+            for observed in part.report.objects:
+                self.enqueue(group, observed.ref)
 
     def enqueue(self, group: str, ref: Ref) -> None:
         if ref.kind not in _NONE and ref.key not in self._queued:
@@ -65,8 +71,9 @@ class Statuses:
         """Write statuses until cancelled. Begins with all objects: another scheduler wrote them before, also since an
         earlier call in this process."""
         self._written.clear()
-        for name in self.clusters.names():
-            self.cluster_changed(name)
+        for group, placed in self.stored.items():
+            for parts in placed.values():
+                self._enqueue_all(group, parts)
         async with asyncio.TaskGroup() as tasks:
             for _number in range(_WORKERS):
                 tasks.create_task(self._work())
@@ -74,6 +81,9 @@ class Statuses:
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            if time.monotonic() - self._paused > _TURN:
+                await asyncio.sleep(0)  # objects that need no request would keep the Lease from being renewed
+                self._paused = time.monotonic()
             group, ref = await self._queue.get()
             self._queued.discard(ref.key)
             template = self.catalog.templates.get(ref.key)
