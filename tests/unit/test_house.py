@@ -97,7 +97,7 @@ def test_source_files_have_at_most_600_lines():
 
 # Maximum number of lines of Python code of a package, without generated code.
 PACKAGE_LIMITS = {"nova": 73_800, "nova/cli": 4_500, "nova/cli/federation": 900, "nova/common": 500,
-                  "nova/ec2": 3_000, "nova/federator": 13_900, "nova/novad": 6_000, "nova/placement": 1_050,
+                  "nova/ec2": 3_000, "nova/federator": 14_000, "nova/novad": 6_000, "nova/placement": 1_050,
                   "nova/virt/ironic": 750, "nova/virt/uml": 2_300, "nova/virt/vmware": 2_300}
 
 

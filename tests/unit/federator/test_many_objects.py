@@ -26,7 +26,7 @@ class Groups(dict[str, dict[str, dict[int, Schedule]]]):
 
 
 def test_statuses_begin_with_one_pass_over_all_objects_and_leave_others_their_turn() -> None:
-    """With 500 clusters and 100,000 objects, a pass for each cluster took longer than the Lease lasts."""
+    """A pass for each of 500 clusters over 100,000 objects took longer than the Lease lasts."""
     groups, turns = Groups(), 0
     for number in range(OBJECTS):
         ref = Ref("apps", "v1", "Deployment", "shop", f"web-{number}")

@@ -395,7 +395,7 @@ def eventually(true: Callable[[], bool], seconds: float = 30) -> None:
 
 
 def test_address_that_a_killed_process_still_has_is_awaited() -> None:
-    """Its workers close the socket a moment later than their parent ends."""
+    """Workers of a killed process close the socket a moment later than it ends."""
     conf.register()
     former = service.listen("127.0.0.1", 0)
     address = former.getsockname()
