@@ -123,8 +123,8 @@ check_port() { # SERVICE PORT OPTION: fail if another program uses the port
 }
 
 print_usage() {
-    local prefix="" # so that the printed commands find the directory
-    [ "$DATA_DIR" = /opt/stack/nova-data ] || prefix="DATA_DIR=$DATA_DIR "
+    local prefix="" # the printed commands need the variable to find another directory
+    [ "$DATA_DIR" = "$DEFAULT_DATA_DIR" ] || prefix="DATA_DIR=$DATA_DIR "
     step "Done"
     cat <<- TEXT
 	Use the cloud:

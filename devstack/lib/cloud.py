@@ -214,7 +214,7 @@ def boot(cloud, options):
 
 
 def worked(cloud, server):
-    """Return whether the server reached its login prompt. Servers of older stacks lack the metadata."""
+    """Return True if the server once reached its login prompt. Servers of older stacks lack the metadata."""
     if server.metadata.get(WORKED) or server.status not in ("ACTIVE", "BUILD", "ERROR"):
         return True
     text = console(cloud, server) if server.status == "ACTIVE" else ""

@@ -23,26 +23,26 @@ read_local_conf() { # FILE: read KEY=VALUE lines (if the file has sections: of [
     done < "$1"
 }
 
-# What the first run chose is the default of later runs: with another database, all servers would seem to be lost.
+# The options of the first run are the defaults of later runs: a stack with another database would have no servers.
 CHOICES=(NOVA_DATABASE NOVA_NETWORK NOVA_CINDER NOVA_HOSTS NOVA_SPICE NOVA_EC2)
+DEFAULT_DATA_DIR=/opt/stack/nova-data
 
-read_first_choices() {
-    local name value
-    [ -f "$DATA_DIR/choices.env" ] || return 0
-    while IFS="=" read -r name value; do
-        case "$name" in NOVA_DATABASE | NOVA_NETWORK)
-            [ "${!name:-$value}" = "$value" ] || die "$name=${!name}: this stack was installed with $value; run unstack.sh to change it" ;;
-        esac
-        [ -n "${!name+set}" ] || printf -v "$name" '%s' "$value"
-    done < "$DATA_DIR/choices.env"
+keep_choices() { # store the options for later runs; fail if the stack was installed with another database or network
+    local name first file=$DATA_DIR/choices.env
+    for name in NOVA_DATABASE NOVA_NETWORK; do
+        first=$(sed -n "s/^$name=//p" "$file" 2> /dev/null || true)
+        [ "${first:-${!name}}" = "${!name}" ] ||
+            die "$name=${!name}: this stack was installed with $first; run unstack.sh to change it"
+    done
+    for name in "${CHOICES[@]}"; do echo "$name=${!name}"; done > "$file"
 }
 
 load_options() {
     local file=${LOCAL_CONF:-$DEVSTACK_DIR/local.conf}
     [ ! -f "$file" ] || read_local_conf "$file"
 
-    DATA_DIR=${DATA_DIR:-/opt/stack/nova-data}
-    read_first_choices
+    DATA_DIR=${DATA_DIR:-$DEFAULT_DATA_DIR}
+    [ ! -f "$DATA_DIR/choices.env" ] || read_local_conf "$DATA_DIR/choices.env"
     VENV=${VENV:-$DATA_DIR/venv}
     PYTHON=${PYTHON:-/usr/bin/python3}
 
@@ -144,7 +144,6 @@ prepare_data_dir() {
     # stricter modes.
     chmod 755 "$DATA_DIR"
     : > "$DATA_DIR/.nova-devstack"  # allows unstack.sh to remove the directory
-    local name
-    for name in "${CHOICES[@]}"; do echo "$name=${!name}"; done > "$DATA_DIR/choices.env"
+    keep_choices
     load_secrets
 }
