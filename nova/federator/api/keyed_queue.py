@@ -1,13 +1,32 @@
-"""A queue of keys for several workers: a key is queued once, and processed by one worker at a time."""
+"""Queues for several workers of an event loop."""
 
 import asyncio
+import time
+from typing import TypeVar
+
+T = TypeVar("T")
+_SLICE = 0.02  # seconds
+
+
+class YieldingQueue(asyncio.Queue[T]):
+    """A queue whose workers yield to other tasks every 20 ms. Workers that wait for nothing else would block the event
+    loop until the queue is empty, so that no Lease is renewed."""
+
+    _yielded = 0.0  # monotonic time
+
+    async def get(self) -> T:
+        if time.monotonic() - self._yielded > _SLICE:
+            await asyncio.sleep(0)
+            self._yielded = time.monotonic()
+        return await super().get()
 
 
 class KeyedQueue:
-    """Keys to process. A key that is put while a worker processes it is reported by :meth:`done`."""
+    """Keys to process. A key is queued once, and processed by one worker at a time. A key that is put while a worker
+    processes it is reported by :meth:`done`."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._queue: YieldingQueue[str] = YieldingQueue()
         self._queued: set[str] = set()
         self._active: set[str] = set()
         self._again: set[str] = set()

@@ -51,6 +51,11 @@ CLUSTER_NAME = re.compile(r"(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]
 _LABEL_LIMIT = 63
 
 
+def label_value(name: str) -> str:
+    """Return the part of a name that a label can have as its value."""
+    return name[:_LABEL_LIMIT].rstrip("-.")
+
+
 def cluster_namespace(cluster: str) -> str:
     """Return the namespace of a cluster's schedules. A name that is no label, or too long, is replaced by a digest."""
     plain = f"nova-cluster-{cluster}"

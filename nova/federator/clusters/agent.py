@@ -12,7 +12,7 @@ from typing import Any
 from nova.common.errors import Invalid
 from nova.federator.api import objects, tracing
 from nova.federator.api.keyed_queue import KeyedQueue
-from nova.federator.api.names import FINALIZER, cluster_namespace
+from nova.federator.api.names import FINALIZER, cluster_namespace, label_value
 from nova.federator.api.types import Ref
 from nova.federator.clusters.apply import Applier, fence_after
 from nova.federator.clusters.copies import Copies, Unapplied
@@ -121,10 +121,10 @@ class Agent:
 
     def unscheduled(self) -> Set[str]:
         """Return the names of schedules that do not exist, but have copies here."""
-        stored = self.informer.objects
-        target = self.cluster[:63].rstrip("-.")
-        return {name for name in self.copies.schedules(target) if f"{self.namespace}/{name}" not in stored} \
-            if self.informer.synced.is_set() and self.copies.ready.is_set() else frozenset()
+        if not (self.informer.synced.is_set() and self.copies.ready.is_set()):
+            return frozenset()
+        return {name for name in self.copies.schedules(label_value(self.cluster))
+                if f"{self.namespace}/{name}" not in self.informer.objects}
 
     def enqueue(self, name: str) -> None:
         if timer := self._timers.pop(name, None):

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from nova.federator.api import objects
-from nova.federator.api.names import ADOPT, AGENT, CREATED_FOR, MANAGED_BY, NAME_LABEL, TARGET
+from nova.federator.api.names import ADOPT, AGENT, CREATED_FOR, MANAGED_BY, NAME_LABEL, TARGET, label_value
 from nova.federator.api.types import Ref
 from nova.federator.clusters.copies import Copies, KindMissing, Unapplied
 from nova.federator.clusters.observe import (
@@ -179,7 +179,7 @@ class Applier:
         """Return what is applied: the manifest with Nova's labels and annotations, without fields of the server."""
         metadata = {key: value for key, value in (manifest.get("metadata") or {}).items() if key not in _SERVER_FIELDS}
         metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_BY: schedule.name,
-                              TARGET: self.cluster[:63].rstrip("-.")}
+                              TARGET: label_value(self.cluster)}
         metadata["annotations"] = {**(metadata.get("annotations") or {}), DIGEST: entry.digest, ORIGIN: entry.uid}
         if (seconds := fence_after(schedule)) is not None:
             metadata["annotations"][FENCE_AFTER] = f"{seconds:g}"
@@ -212,7 +212,7 @@ class Applier:
         if ref.kind in ("Namespace", "CustomResourceDefinition"):
             foreign, own = await (self._content(ref.name) if ref.kind == "Namespace" else self._instances(copy))
             if own:
-                return False  # until these objects are deleted, too
+                return False  # the objects inside are deleted first
             if foreign:
                 LOG.warning("Not deleting %s %s from the cluster: others created %s in it", ref.kind, ref.name, foreign)
                 await self._disown(path, copy)

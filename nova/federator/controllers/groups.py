@@ -3,7 +3,7 @@
 import hashlib
 
 from nova.federator.api import times
-from nova.federator.api.names import MATCHING_POLICY, POLICY_GROUP, TARGET, VERSION
+from nova.federator.api.names import MATCHING_POLICY, POLICY_GROUP, TARGET, VERSION, label_value
 from nova.federator.api.types import Decision, Group, Policy
 from nova.federator.kube.client import Api, Object
 from nova.federator.kube.informer import Informer
@@ -27,9 +27,9 @@ class ScheduleGroups:
     async def write(self, group: Group, policy: Policy, label: str, decision: Decision) -> None:
         """Create or replace the object of a group, if it differs."""
         name = group_name(policy.name, label)
-        labels = {policy.group_by: label, MATCHING_POLICY: policy.name[:63].rstrip('.-')}
+        labels = {policy.group_by: label, MATCHING_POLICY: label_value(policy.name)}
         if len(decision.targets) == 1:
-            labels[TARGET] = next(iter(decision.targets))[:63].rstrip(".-")
+            labels[TARGET] = label_value(next(iter(decision.targets)))
         refs = [{"group": item.ref.group, "version": item.ref.version, "kind": item.ref.kind,
                  "namespace": item.ref.namespace, "name": item.ref.name} for item in group.items]
         content = {"policy": {"name": policy.name, "namespace": ""}, "objectRefs": refs,

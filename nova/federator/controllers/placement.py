@@ -30,8 +30,7 @@ LOG = logging.getLogger(__name__)
 _WORKERS = 16
 _LONGEST_DELAY = 60.0  # seconds between two tries of a group whose writes fail
 _READY_DEADLINE = 300.0  # Seconds after which a share that is not ready moves to another cluster.
-_PARTS = 4  # of a group, whose copies without schedule are found
-_TURN = 0.02  # seconds of placements after which other tasks have a turn
+_PARTS = 4  # number of parts of a group whose copies without schedule are deleted
 _INSPECTION = 300.0  # seconds between two searches for the groups of the same copies without schedule
 _AVOID = 600.0  # seconds for which a cluster where a group did not become ready is not chosen for it
 
@@ -57,7 +56,6 @@ class Placer:
         self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> until when it is avoided
         self._unscheduled: dict[str, set[str]] = {}  # cluster -> names of missing schedules, at the last inspection
         self._inspected = 0.0
-        self._paused = 0.0  # when other tasks had their last turn
         self._queue = KeyedQueue()
         self._failures: dict[str, int] = {}
         self.processed = self.failed = 0  # groups, for metrics
@@ -177,9 +175,6 @@ class Placer:
             finally:
                 if self._queue.done(group):
                     self._queue.put(group)
-            if time.monotonic() - self._paused > _TURN:
-                await asyncio.sleep(0)  # groups that need no request would keep the Lease from being renewed
-                self._paused = time.monotonic()
 
     async def _watch_deadlines(self) -> None:
         """Enqueue groups of which a schedule is not ready in time, or whose avoided clusters may be used again."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from nova.common.errors import Invalid
 from nova.federator.api import objects, tracing
-from nova.federator.api.names import TARGET, TRACE
+from nova.federator.api.names import TARGET, TRACE, label_value
 from nova.federator.api.types import Decision, Group, Policy
 from nova.federator.controllers.catalog import Catalog
 from nova.federator.controllers.clusters import Clusters
@@ -152,7 +152,7 @@ class ScheduleWriter:
 
     async def label(self, group: Group, decision: Decision) -> None:
         """Write the label target-cluster of the members; copies in several clusters have none."""
-        target = next(iter(decision.targets))[:63].rstrip("-.") if len(decision.targets) == 1 else ""
+        target = label_value(next(iter(decision.targets))) if len(decision.targets) == 1 else ""
         for item in group.items:
             template = self.catalog.templates.get(item.ref.key)
             if template is None or template.target == target:

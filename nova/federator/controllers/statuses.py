@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from nova.federator.api import times
+from nova.federator.api.keyed_queue import YieldingQueue
 from nova.federator.api.types import Ref
 from nova.federator.controllers.catalog import Catalog
 from nova.federator.controllers.clusters import Clusters
@@ -16,7 +17,6 @@ from nova.federator.store.schedules import Observed, Schedule
 
 LOG = logging.getLogger(__name__)
 _INTERVAL = 1.0  # seconds between two writes of the status of an object
-_TURN = 0.02  # seconds of checks after which other tasks have a turn
 _WORKERS = 8
 _RETRY = 2.0  # seconds after which a failed write is repeated
 # Kinds whose API has no status.
@@ -31,8 +31,7 @@ class Statuses:
                  stored: Mapping[str, Mapping[str, Mapping[int, Schedule]]]) -> None:
         self.api, self.catalog, self.clusters, self.stored = api, catalog, clusters, stored
         self.writes = 0  # for metrics
-        self._paused = 0.0  # when other tasks had their last turn
-        self._queue: asyncio.Queue[tuple[str, Ref]] = asyncio.Queue()
+        self._queue: YieldingQueue[tuple[str, Ref]] = YieldingQueue()
         self._queued: set[str] = set()
         self._written: dict[str, tuple[str, float]] = {}  # key -> digest of the status and when it was written
 
@@ -81,9 +80,6 @@ class Statuses:
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            if time.monotonic() - self._paused > _TURN:
-                await asyncio.sleep(0)  # objects that need no request would keep the Lease from being renewed
-                self._paused = time.monotonic()
             group, ref = await self._queue.get()
             self._queued.discard(ref.key)
             template = self.catalog.templates.get(ref.key)

@@ -15,7 +15,15 @@ import msgspec
 import zstandard
 
 from nova.common.errors import Invalid
-from nova.federator.api.names import FINALIZER, MATCHING_POLICY, SCHEDULE_GROUP, TRACE, VERSION, cluster_namespace
+from nova.federator.api.names import (
+    FINALIZER,
+    MATCHING_POLICY,
+    SCHEDULE_GROUP,
+    TRACE,
+    VERSION,
+    cluster_namespace,
+    label_value,
+)
 from nova.federator.api.objects import GRACE, POD_KINDS, consumes, finished
 from nova.federator.api.types import Ref
 
@@ -185,7 +193,7 @@ def render_spec(group: str, entries: Iterable[Entry], packed: str, part: int = 0
 
 def render(cluster: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a new Schedule object for a cluster."""
-    labels = {MATCHING_POLICY: str(spec["policy"])[:63].rstrip(".-")} if spec["policy"] else {}
+    labels = {MATCHING_POLICY: label_value(str(spec["policy"]))} if spec["policy"] else {}
     return {"apiVersion": API_VERSION, "kind": "Schedule", "spec": spec,
             "metadata": {"name": name_of(spec["group"], spec["part"]), "namespace": cluster_namespace(cluster),
                          "labels": labels, "finalizers": [FINALIZER]}}
