@@ -277,14 +277,13 @@ class NeutronApi:
                   body: Raw | None = None) -> Raw:
         """Create, get, update or delete a row of this kind (security_group, security_group_rule or floatingip) with the
         caller's token. Raises ``missing``."""
-        if method != "GET" and context.too_late():  # after slow requests to the service: the caller has given up
+        if method != "GET" and context.too_late():  # slow requests have exceeded the deadline of the caller
             raise exception.NetworkServiceUnavailable(reason="the request has timed out: nothing was changed")
         path = f"/{kind.replace('_', '-')}s{'/' if uuid else ''}{uuid}"
         more: dict[str, Any] = {"json": {kind: body}} if body is not None else {}
-        more["waits"] = True  # a silent service must not occupy all threads
-        try:
+        try:  # waits: a silent service must not occupy all threads
             return self._request(  # type: ignore[no-any-return]
-                ctx, method, path, "" if method == "DELETE" else kind, ctx.auth_token, **more)
+                ctx, method, path, "" if method == "DELETE" else kind, ctx.auth_token, waits=True, **more)
         except exception.NotFound as error:
             raise missing from error
 
