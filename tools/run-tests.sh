@@ -135,7 +135,7 @@ federator() {
 first_group() {
     in_parallel lint in_memory tests_with_retry tests/unit -n 3 --dist worksteal --timeout 300 &&
         in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
-        tests_with_retry tests/crash --quick -n 5 --dist loadfile # they mostly wait
+        tests_with_retry tests/crash --quick -n 5 --dist loadfile # crash tests mostly wait
 }
 
 second_group() {

@@ -24,7 +24,7 @@ VERSION, OLD = "2.96", "2.35"
 _CONNECT_TIMEOUT = 10.0
 # Maximum number of items per page; nova-api may have a lower limit.
 _PAGE = 1000
-# Of a list without `next` links, a page below this size is the last; [api]max_limit must not be below it.
+# A page of a list without `next` links is the last one if it has fewer items. [api]max_limit must be at least this.
 _SHORT = 20
 
 

@@ -129,7 +129,7 @@ def call(application: Wsgi, environ: Environ) -> tuple[str, Headers, bytes]:
 
 def response(status: str, headers: Headers, body: bytes, keep: bool) -> h11.Response:
     """Return the headers of a response. Raises h11.LocalProtocolError for an invalid one (with a line break)."""
-    encoded(status, headers, body, keep)  # h11 would raise other errors for some
+    encoded(status, headers, body, keep)  # check first: h11 raises other types of errors for some headers
     code, _space, phrase = status.partition(" ")
     sent = [(name.encode("latin-1"), value.encode("latin-1"))
             for name, value in _all_headers(code, headers, body, keep)]

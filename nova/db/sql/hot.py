@@ -120,7 +120,8 @@ class _Plan:
     def rows(self, description: Any, stored: list[Any]) -> list[Any]:
         """Return the rows of a result with this description as named tuples."""
         if self._described is None:
-            self._described = self._describe(description)  # at once: several threads may have the first result
+            # One assignment, because several threads may have the first result.
+            self._described = self._describe(description)
         make, processes = self._described
         rows = []
         for values in stored:

@@ -151,8 +151,8 @@ class Preparer:
 
 
 def _types(values: Sequence[Any]) -> tuple[str, ...]:
-    """Return the types that the server derives from the literals of these values. Others would change results: the sum
-    of int4 is an integer, that of int8 is not."""
+    """Return the types that the server derives from the literals of these values. Other types would change results:
+    the sum of int4 values is an integer, the sum of int8 values is not."""
     types = tuple([_TYPES.get(type(value), _UNSUPPORTED) for value in values])
     if "int4" in types or "timestamp" in types:
         return tuple([_exact(kind, value) for kind, value in zip(types, values, strict=True)])

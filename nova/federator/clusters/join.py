@@ -67,7 +67,7 @@ class Credentials:
         return await self._request(bootstrap)
 
     def replaced(self) -> bool:
-        """Return True if the bootstrap credentials are others than those that were used last."""
+        """Return True if the bootstrap credentials have changed since their last use."""
         try:
             return self._bootstrap() != self._used
         except ReportedError:

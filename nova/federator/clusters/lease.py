@@ -40,7 +40,7 @@ class Heartbeat:
         self.early = asyncio.Event()
         self._started, self._touched = now(), 0.0
         self._lease: Object | None = None  # as stored by the last renewal
-        self._version = ""  # its resourceVersion
+        self._version = ""  # resourceVersion of the Lease
         # renewTime -> monotonic start of the last attempts, also of those that got no response
         self._attempts: deque[tuple[str, float]] = deque(maxlen=8)
         self._seen: tuple[str, float] = ("", 0.0)  # renewal of a foreign Lease, when it was first observed

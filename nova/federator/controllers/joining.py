@@ -155,7 +155,7 @@ class Joining:
     def _sign(self, parsed: x509.CertificateSigningRequest) -> bytes:
         try:
             return self.authority().sign(parsed)
-        except Invalid as error:  # of the files: the request is not to blame, and is tried again
+        except Invalid as error:  # the files of the authority are unusable: retry the request later
             raise ReportedError(error.message) from None
 
     async def _authorize(self, request: Object, cluster: str) -> str:

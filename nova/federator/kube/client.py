@@ -89,7 +89,7 @@ class _Link:
     def __init__(self, config: Kubeconfig, reload: Callable[[], Kubeconfig] | None) -> None:
         self.config, self.reload = config, reload
         self.session: aiohttp.ClientSession | None = None
-        self.streams: set[aiohttp.StreamReader] = set()  # of running watches
+        self.streams: set[aiohttp.StreamReader] = set()  # streams of running watches
         self.loaded, self.problem = time.monotonic(), ""
 
 
@@ -105,7 +105,7 @@ class Api:
                  timeout: float = _REQUEST_TIMEOUT, reload: Callable[[], Kubeconfig] | None = None) -> None:
         self.timeout = timeout
         self.counts: dict[str, int] = {}
-        self.pages = 0  # of lists that were received
+        self.pages = 0  # number of received pages of lists
         self._agent, self._requests = agent, asyncio.Semaphore(connections)
         self._link = _Link(config, reload)
         self._resources: dict[str, dict[str, Resource]] = {}  # group/version -> kind -> resource

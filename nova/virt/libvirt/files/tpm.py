@@ -30,7 +30,7 @@ def restore(uuid: str, version: str | None) -> None:
         if saved == version and os.path.exists(path):
             place = os.path.join(_ROOT, uuid, _FOLDERS[saved])
             os.makedirs(place, exist_ok=True)
-            # As libvirt does: swtpm needs access, whatever the umask is.
+            # swtpm needs access to the directory. libvirt sets the same mode, which does not depend on the umask.
             os.chmod(os.path.dirname(place), 0o711)  # noqa: S103
             with open(path, "rb") as file:
                 files.replace(os.path.join(place, name), file.read(), sync=True)
