@@ -8,7 +8,7 @@ import functools
 import logging
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 import sqlalchemy as sa
@@ -22,6 +22,7 @@ from nova.conf import CONF
 from nova.db.hosts import services
 from nova.db.servers import servers
 from nova.objects.hosts.service import BARE_METAL
+from nova.objects.networks.network import VIF
 from nova.objects.servers import states
 from nova.objects.servers.external_event import COMPLETED, ExternalEvent
 from nova.objects.servers.instance import Instance
@@ -39,6 +40,7 @@ _POWER_STATES = {"POWER_ON": states.RUNNING, "POWER_OFF": states.SHUTDOWN}
 # Seconds after which the hosts are read again if there were none.
 _EMPTY = 60.0
 _PAGE = 500  # servers
+_RENEWALS = 5  # attempts to store the interfaces of a server that other tasks change at the same time
 _ID = re.compile(r"[0-9a-fA-F-]{1,64}")  # a safe volume id: it cannot change the path of a request to the service
 
 
@@ -58,28 +60,37 @@ def process_network_events(engine: Engine, events: Iterable[ExternalEvent]) -> N
 
 
 def _renew(core: Core, uuid: str) -> None:
-    """Copy the interfaces from the network service to the server's row. The next event repeats a failed update."""
+    """Copy the interfaces from the network service to the server's row. The next event repeats a failed update.
+
+    The row is written only if it is unchanged since the ports were read. Otherwise the ports are read again: another
+    task may have stored a newer state of them."""
     try:
-        instance = core.db.read(lambda connection: servers.get(connection, uuid))
-        service = ConductorControl(core, context.admin(), instance).outside_interfaces
-        refreshed = {vif.id: vif for vif in service.refreshed()} if instance.network_info else {}
+        for _attempt in range(_RENEWALS):
+            instance = core.db.read(lambda connection: servers.get(connection, uuid))
+            if not instance.network_info:
+                return
+            refreshed = {vif.id: vif for vif in ConductorControl(
+                core, context.admin(), instance).outside_interfaces.refreshed()}
+            if core.db.write(functools.partial(_store_interfaces, before=instance, refreshed=refreshed)):
+                return
+        LOG.warning("[instance: %s] The interfaces changed during each of %d refreshes; the next network event or the"
+                    " periodic comparison with the ports refreshes them", uuid, _RENEWALS)
+    except exception.InstanceNotFound:
+        LOG.debug("[instance: %s] Not refreshing the interfaces: the instance was deleted meanwhile", uuid)
     except exception.NovaException as error:
         LOG.warning("[instance: %s] Cannot refresh the interfaces until the next network event: %s", uuid, error)
-        return
 
-    def write(connection: sa.Connection) -> None:
-        now = servers.lock(connection, uuid).network_info
-        renewed = [msgspec.structs.replace(
-            vif, label=refreshed[vif.id].label, mtu=refreshed[vif.id].mtu, fixed_ips=refreshed[vif.id].fixed_ips,
-            active=refreshed[vif.id].active, floating=refreshed[vif.id].floating)
-            if vif.id in refreshed else vif for vif in now]
-        if renewed != now:
-            servers.update(connection, uuid, {"network_info": renewed})
 
-    try:
-        core.db.write(write)
-    except exception.InstanceNotFound:
-        LOG.debug("[instance: %s] The instance was deleted meanwhile", uuid)
+def _store_interfaces(connection: sa.Connection, before: Instance, refreshed: Mapping[str, VIF]) -> bool:
+    """Store interfaces as read from the network service; return False if the row is not like ``before`` any more."""
+    now = servers.lock(connection, before.uuid).network_info
+    if now != before.network_info:
+        return False
+    renewed = [msgspec.structs.replace(vif, label=new.label, mtu=new.mtu, fixed_ips=new.fixed_ips, active=new.active,
+                                       floating=new.floating) if (new := refreshed.get(vif.id)) else vif for vif in now]
+    if renewed != now:
+        servers.update(connection, before.uuid, {"network_info": renewed})
+    return True
 
 
 class MissedEvents:

@@ -1,6 +1,7 @@
 """Ports of Neutron: create, bind, attach, update by events, and delete without leftovers."""
 
 import contextlib
+import copy
 import threading
 import time
 
@@ -311,6 +312,33 @@ def test_network_changed_event_updates_the_addresses(admin, member, neutron, ser
         row["fixed_ips"] = [{**row["fixed_ips"][0], "ip_address": "10.50.0.200"}]
     assert tell(admin, server, port["id"], name="network-changed") == 200
     wait_for(lambda: member.server(server)["addresses"]["blue"][0]["addr"] == "10.50.0.200")
+
+
+def test_late_port_response_does_not_overwrite_newer_addresses(admin, member, neutron, server):
+    """Two events arrive, and the ports that were read for the first event are stored after those of the second."""
+    port, = neutron.ports()
+    held, stale, released = threading.Event(), [], threading.Event()
+
+    def late(answer):
+        stale.append(answer := copy.deepcopy(answer))
+        held.set()
+        assert released.wait(20)
+        return answer
+
+    wait_for(lambda: member.server(server)["OS-EXT-STS:task_state"] is None)
+    neutron.twists["GET", "ports"] = [late]
+    assert tell(admin, server, port["id"], name="network-changed") == 200
+    assert held.wait(15)
+    with neutron.lock:
+        row = neutron.rows["ports"][port["id"]]
+        row["fixed_ips"] = [{**row["fixed_ips"][0], "ip_address": "10.50.0.201"}]
+    assert tell(admin, server, port["id"], name="network-changed") == 200
+    wait_for(lambda: member.server(server)["addresses"]["blue"][0]["addr"] == "10.50.0.201")
+    assert stale[0]["ports"][0]["fixed_ips"] == port["fixed_ips"]
+    before = len(neutron.calls)
+    released.set()
+    wait_for(lambda: ("GET", "ports") in [call[:2] for call in neutron.calls[before:]])
+    assert member.server(server)["addresses"]["blue"][0]["addr"] == "10.50.0.201"
 
 
 def test_floating_address_is_shown_while_it_is_associated(suite, admin, member, neutron, blue, boot, server):
