@@ -43,7 +43,7 @@ class Placer:
         self.api, self.catalog, self.clusters, self.recorder, self.groups = api, catalog, clusters, recorder, groups
         self.claims = Claims()
         self.returns = Returns(clusters)
-        self.schedules: Stored = {}
+        self.schedules = Stored()
         self.writer = ScheduleWriter(api, catalog, clusters, recorder, self.schedules)
         self.unassigned: dict[str, dict[str, Schedule]] = {}  # namespace without Cluster object -> its schedules by key
         self.decisions: dict[str, Decision] = {}  # group -> last decision, for explain and for retries
@@ -84,9 +84,8 @@ class Placer:
             for group in self.waiting.pop(key, ()):
                 self.enqueue(group)
         if cause != "capacity":
-            for group, placed in self.schedules.items():
-                if cluster in placed:
-                    self.enqueue(group)
+            for group in self.schedules.clusters.get(cluster, ()):
+                self.enqueue(group)
 
     def schedule_changed(self, key: str, new: Schedule | None, old: Schedule | None) -> None:
         """Record a stored schedule and its claims; handler of the informer of schedules."""
@@ -102,17 +101,12 @@ class Placer:
             elif not unassigned:
                 del self.unassigned[current.cluster_namespace]
             return
-        parts = self.schedules.setdefault(current.group, {}).setdefault(cluster, {})
-        stored = parts.get(current.part)
+        stored = self.schedules.get(current.group, {}).get(cluster, {}).get(current.part)
         written_here = new is not None and stored is not None and stored.version == new.version
         if new is not None:
-            parts[new.part] = new
+            self.schedules.put(cluster, new)
         else:
-            parts.pop(current.part, None)
-            if not parts:
-                del self.schedules[current.group][cluster]
-                if not self.schedules[current.group]:
-                    del self.schedules[current.group]
+            self.schedules.discard(cluster, current)
         if change := int(new is not None and new.consumes) - int(old is not None and old.consumes):
             self.clusters.count_busy(cluster, change)
         self._claim(current.group, cluster)
@@ -185,10 +179,9 @@ class Placer:
             await self._discard_unscheduled()
             for group in self.returns.next():
                 self.enqueue(group)
-            silent = {name for name in self.clusters.names() if not self.clusters.reachable(name)}
-            stopped = {(group, cluster) for group, placed in self.schedules.items()
-                       for cluster, parts in placed.items() if cluster in silent and self._released(cluster, parts)
-                       } if silent else set()
+            stopped = {(group, cluster) for cluster, groups in self.schedules.clusters.items()
+                       if not self.clusters.reachable(cluster) for group, parts in groups.items()
+                       if self._released(cluster, parts)}
             for group, _cluster in stopped - self._stopped:
                 self.enqueue(group)
             self._stopped = stopped
@@ -226,7 +219,7 @@ class Placer:
         """Let deleted clusters go: at once if their copies shall stay, otherwise when no schedule is left. Schedules of
         an unreachable cluster are given up after its workloads are stopped, or if they may run on by policy."""
         for name in self.clusters.draining():
-            placed = [part for clusters in self.schedules.values() for part in clusters.get(name, {}).values()]
+            placed = [part for parts in self.schedules.clusters.get(name, {}).values() for part in parts.values()]
             orphan = self.clusters.orphan(name)  # read before the loop yields: the object may disappear
             silent = not self.clusters.reachable(name) and self.clusters.silent_for(name) > max(
                 map(self._patience, placed), default=0)

@@ -19,7 +19,30 @@ from nova.federator.store import schedules
 from nova.federator.store.schedules import Entry, Schedule
 
 LOG = logging.getLogger(__name__)
-Stored = dict[str, dict[str, dict[int, Schedule]]]  # group -> cluster -> part -> schedule
+
+
+class Stored(dict[str, dict[str, dict[int, Schedule]]]):
+    """Schedules by group, cluster and part. ``clusters``: the same schedules by cluster, group and part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clusters: dict[str, dict[str, dict[int, Schedule]]] = {}
+
+    def put(self, cluster: str, schedule: Schedule) -> None:
+        parts = self.setdefault(schedule.group, {}).setdefault(cluster, {})
+        parts[schedule.part] = schedule
+        self.clusters.setdefault(cluster, {})[schedule.group] = parts
+
+    def discard(self, cluster: str, schedule: Schedule) -> None:
+        """Remove a schedule if it is stored, and the maps that become empty."""
+        parts = self.clusters.get(cluster, {}).get(schedule.group, {})
+        parts.pop(schedule.part, None)
+        if not parts:
+            for outer, first, second in ((self, schedule.group, cluster), (self.clusters, cluster, schedule.group)):
+                inner = outer.get(first, {})
+                inner.pop(second, None)
+                if not inner:
+                    outer.pop(first, None)
 
 
 class ScheduleWriter:
@@ -95,10 +118,9 @@ class ScheduleWriter:
             result = await self.api.patch(old.path, {
                 "metadata": {"resourceVersion": old.version, **_traced(old.trace)}, "spec": spec})
         stored = schedules.decode(result)  # do not wait for the watch
-        parts = self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})
-        present = parts.get(stored.part)
+        present = self.schedules.get(stored.group, {}).get(cluster, {}).get(stored.part)
         if present is None or present.uid != stored.uid or not later(present.version, stored.version):
-            parts[stored.part] = stored  # otherwise the watch has a newer version
+            self.schedules.put(cluster, stored)  # otherwise the watch has a newer version
 
     async def _restore(self, path: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Set the spec of a schedule that exists but was damaged. Raises ApiError."""

@@ -10,6 +10,7 @@ from nova.federator.api.keyed_queue import YieldingQueue
 from nova.federator.api.types import Ref
 from nova.federator.controllers.catalog import Catalog
 from nova.federator.controllers.clusters import Clusters
+from nova.federator.controllers.schedule_writer import Stored
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.scheduling.merge_status import COLLISIONS, Copy, merge
 from nova.federator.store import schedules
@@ -27,8 +28,7 @@ _NONE = {"ConfigMap", "Secret", "ServiceAccount", "Role", "RoleBinding", "Cluste
 class Statuses:
     """Writes the status of each object at most once per second, and only if it changed."""
 
-    def __init__(self, api: Api, catalog: Catalog, clusters: Clusters,
-                 stored: Mapping[str, Mapping[str, Mapping[int, Schedule]]]) -> None:
+    def __init__(self, api: Api, catalog: Catalog, clusters: Clusters, stored: Stored) -> None:
         self.api, self.catalog, self.clusters, self.stored = api, catalog, clusters, stored
         self.writes = 0  # for metrics
         self._queue: YieldingQueue[tuple[str, Ref]] = YieldingQueue()
@@ -52,9 +52,8 @@ class Statuses:
 
     def cluster_changed(self, name: str) -> None:
         """Queue all objects of a cluster, because it became reachable or unreachable."""
-        for group, placed in self.stored.items():
-            if name in placed:
-                self._enqueue_all(group, placed[name])
+        for group, parts in self.stored.clusters.get(name, {}).items():
+            self._enqueue_all(group, parts)
 
     def _enqueue_all(self, group: str, parts: Mapping[int, Schedule]) -> None:
         for part in parts.values():
