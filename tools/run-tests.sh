@@ -129,18 +129,20 @@ federator() {
     in_memory tests_with_retry "${@/#/tests/integration/federator/}" -m 'not slow'
 }
 
-# Two groups of about equal cost run in parallel, because most tests spend half of their time waiting for processes and
-# timeouts. A group stops after its first kind of tests that fails. One process runs all tests of a file, because they
-# share fixtures.
+# Three groups run in parallel, because many tests wait for processes and timeouts, and crash tests do little else. A group
+# stops after its first kind of tests that fails. One process runs all tests of a file, because they share fixtures.
 first_group() {
     in_parallel lint in_memory tests_with_retry tests/unit -n 3 --dist worksteal --timeout 300 &&
-        in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
-        tests_with_retry tests/crash --quick -n 5 --dist loadfile # crash tests mostly wait
+        in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
 }
 
 second_group() {
     tests_with_retry tests/integration tests/bench --ignore tests/integration/federator -n 4 --dist loadfile \
-        --no-loadscope-reorder -m 'not slow' && tests tests/fuzz --quick -n 2
+        --no-loadscope-reorder -m 'not slow'
+}
+
+third_group() {
+    tests_with_retry tests/crash --quick -n 2 --dist loadfile && tests tests/fuzz --quick -n 2
 }
 
 # Tests of the federator take 15 minutes in all: they run if NOVA_BUILD_KUBERNETES is set, which also builds Kubernetes.
@@ -177,7 +179,7 @@ case "${1:-all}" in
             tests -n 2 --dist loadfile -m 'not slow' $(grep ^tests/integration <<< "$selected")
         fi
         ;;
-    all) in_parallel second_group first_group_and_federator ;; # other kinds also run tests marked slow
+    all) in_parallel third_group in_parallel second_group first_group_and_federator ;; # other kinds also run tests marked slow
     *)
         echo "usage: $0 [all|lint|unit|functional|integration|federator|crash|fuzz|bench] [pytest options] | changed [COMMIT]" >&2
         exit 2

@@ -83,7 +83,7 @@ def until(condition: Callable[[], bool]) -> None:
 def test_interrupt_ends_the_tests_in_the_background(script: pathlib.Path) -> None:
     process = start(script, sleep="pytest tests/")
     running = script.parents[1] / ".venv/bin"
-    until(lambda: len(list(running.glob("running-*"))) == 2)
+    until(lambda: len(list(running.glob("running-*"))) == 3)
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=40)  # less than the minute of the programs
     assert process.returncode == 130
