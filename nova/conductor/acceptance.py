@@ -99,7 +99,8 @@ class ConductorPrecheckContext:
 
 
 class ConductorAcceptance(ConductorControl):
-    """A :class:`nova.operations.framework.contexts.Acceptance`: a control in its transaction, which may refuse."""
+    """A :class:`nova.operations.framework.contexts.Acceptance`: a control inside the transaction that accepts or
+    refuses the operation."""
 
     connection: sa.Connection
 
@@ -205,7 +206,7 @@ class _Request:
             self._prepare()
         run, accepted, ctl = self.engine.core.db.write(self._transaction, self._made)
         LOG.info("[instance: %s] Operation %s accepted%s", self.uuid, accepted.action.action,
-                 "" if run else ": it waits for the one that came before")
+                 "" if run else ": it starts when the current operation of the server ends")
         ctl.after_commit()
         if run is not None:
             self.engine.submit(self.ctx, run)
@@ -267,7 +268,7 @@ class _Request:
                 action.undoing, action.step = True, own.inherited[-1].step or None
         elif instance.action_uuid:
             waits = True
-            # A build starts no queued action at its end, for speed; the recovery finds queued actions by their leases.
+            # For speed, a build starts no queued action when it ends. Recovery starts them when their leases end.
             building = instance.vm_state == states.BUILDING
             action.queued, action.owner, action.lease_until = True, None, lease() if building else None
         action.payload = msgspec.to_builtins(own)
@@ -294,8 +295,8 @@ class _Request:
                 notifications = transition_notifications.of_superseded(outbox, run, _TAKEN_OVER)
                 notifications.write(outbox, connection, context_of(action))
             except (exception.Invalid, msgspec.ValidationError) as error:
-                LOG.error("[instance: %s] Cannot schedule compensation of superseded operation %s: %s",
-                          instance.uuid, action.operation, error)
+                LOG.error("[instance: %s] Cannot compensate the superseded operation %s; check the server for "
+                          "leftovers: %s", instance.uuid, action.operation, error)
             actions.supersede(connection, action, ended(action.events, _TAKEN_OVER), deferred, lease())
         return cleanups, repeated
 
@@ -308,7 +309,7 @@ class _Request:
         return again
 
     def _made(self, connection: sa.Connection) -> tuple[Run | None, Accepted, ConductorAcceptance] | None:
-        """Return the result of the transaction if it was done, although the answer to its commit was lost."""
+        """Return the result of the transaction if it was committed but the reply to the commit got lost."""
         run, accepted, ctl = self.tried[-1]
         existing = actions.get(connection, accepted.action.uuid)
         if existing is None:

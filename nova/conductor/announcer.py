@@ -1,4 +1,4 @@
-"""Notifications to schedulers of what services and hosts report about themselves."""
+"""Messages to schedulers about changed services and compute nodes."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from nova.objects.hosts.service import Service
 
 LOG = logging.getLogger(__name__)
 
-_FEW = 5  # maximum number of changed nodes of a report that are logged one by one
+_FEW = 5  # maximum number of changed nodes in a report that are logged one by one; above it only their number is logged
 
 
 def publish_services(core: Core, changed: Iterable[tuple[Service, bool]]) -> None:
@@ -51,7 +51,7 @@ def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str
 
 
 def share_nodes(core: Core, host: str, uuids: Sequence[str], trusted: bool) -> list[str]:
-    """Return those of these shared nodes that the host is to manage, and publish those that it takes over."""
+    """Return the shared nodes among ``uuids`` that the host must manage; publish those that it takes over now."""
     plan = core.db.read(lambda connection: shared_nodes.plan(connection, host, uuids, trusted))
     if not plan.wanted:
         return plan.own

@@ -133,7 +133,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         with _as_bad_input(exception.NetworkNotFound):
             requested_networks = addresses.choose(connection, project_id, request.networks)
     group_names = request.security_groups or [security_groups.DEFAULT]
-    in_default = networks is None and group_names == [security_groups.DEFAULT]  # by one statement, without a read
+    in_default = networks is None and group_names == [security_groups.DEFAULT]  # insert() adds it without reading it
     groups = [] if networks is not None or in_default else security_groups.resolve(connection, project_id, group_names)
     room = quotas.room(connection, account, flavor.vcpus, flavor.memory_mb, request.min_count, request.max_count,
                        len(requested_networks) if networks is None else 0)
@@ -191,8 +191,8 @@ def _notify(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
 
 def _check_boot_files(engine: Engine, ctx: context.RequestContext, request: ServerCreate,
                         seen: dict[str, Volume]) -> None:
-    """Return kernel and ramdisk of a bootable volume, if the caller may see them. Raises the errors of
-    :func:`nova.image.lookup.boot_files`."""
+    """Set the kernel and ramdisk of the request to those of its bootable volume. Raises the errors of
+    :func:`nova.image.lookup.boot_files`, for example if the caller may not see these images."""
     root = root_volume(request.block_devices)
     if root is None or not root.volume_id:
         return
@@ -238,7 +238,8 @@ def _as_bad_input(missing: type[exception.NotFound]) -> Iterator[None]:
 
 def _outside_networks(engine: Engine, ctx: context.RequestContext,
                       request: ServerCreate) -> list[NetworkRequest] | None:
-    """Return the networks that an external service gives the server, with the caller's token; None: there is none."""
+    """Return the networks of the server in the external network service, checked with the caller's token. Returns None
+    if the networks are embedded."""
     allocator, project_id = engine.core.allocator, ctx.project_id or ""
     if not allocator.external:
         return None
@@ -278,7 +279,8 @@ def _check_members(connection: sa.Connection, group: GroupSpec | None, project_i
 
 
 def _system_metadata(ctx: context.RequestContext, image: Image | None) -> dict[str, str]:
-    """Return what the server keeps of its image, and the names of its owner, which hypervisors show to monitoring."""
+    """Return the stored metadata of the image, and the names of user and project, which hypervisors show to monitoring.
+    """
     names = {OWNER_USER_NAME: ctx.user_name, OWNER_PROJECT_NAME: ctx.project_name}
     return metadata_of(image) | {item: str(name) for item, name in names.items() if name}
 

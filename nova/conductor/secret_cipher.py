@@ -3,8 +3,8 @@
 The secrets are passwords while a server is built, and keys of encrypted volumes while they are attached. The key file
 has one key per line: the first key encrypts, every key decrypts. To replace a key, add a new key at the end of the file
 of every conductor, then move it to the first line everywhere. Remove the old key when all builds that started before
-have ended and ``nova-manage db renew_secrets`` changes nothing more. A missing file is created, which suffices while
-one machine runs conductors; several machines need the same file.
+the change have ended and ``nova-manage db renew_secrets`` changes nothing more. A missing file is created, which
+suffices while one machine runs conductors; several machines need copies of the same file.
 """
 
 from __future__ import annotations
@@ -127,11 +127,11 @@ class SecretCipher:
             raise _Unusable(f"no key in it decrypts the secret. {_HELP}") from error
 
     def _keys(self) -> list[Fernet]:
-        """Return all keys, the one that encrypts first."""
+        """Return all keys; the first key encrypts."""
         try:
             state = self._state()
         except FileNotFoundError:
-            if self._cached_keys is not None:  # a new key could not decrypt the existing secrets
+            if self._cached_keys is not None:  # the key of a newly created file could not decrypt the existing secrets
                 return self._cached_keys[1]
             self._create_file()
             state = self._state()
@@ -193,6 +193,6 @@ def encrypt_for_key_owner(key: Key | None, password: str) -> str:
         assert isinstance(public, rsa.RSAPublicKey)
         encrypted = base64.b64encode(public.encrypt(password.encode(), padding.PKCS1v15())).decode()
     except (ValueError, UnsupportedAlgorithm) as error:
-        LOG.info("Cannot encrypt a password for the owner of its key pair, so it is not stored: %s", error)
+        LOG.info("Cannot encrypt a server's password with the key pair of its owner, not storing it: %s", error)
         return ""
     return encrypted if len(encrypted) <= PASSWORD_MAX else ""

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-# Services report their release in heartbeats, so that mixed releases are detected.
-# 2: maintains the text index of servers; 3: whose blocks are compressed by Zstandard.
+# Release of a conductor, reported in heartbeats, so that conductors detect older ones in a rolling upgrade. Conductors
+# maintain the text index of servers since 2, and can read blocks of the index compressed by Zstandard since 3.
 SERVICE_VERSION = 3
 
-_HEARTBEAT_THREADS = 4  # threads for heartbeats, each of which needs one or two statements
+_HEARTBEAT_THREADS = 4  # threads that process heartbeats; a heartbeat needs one or two statements
 # Connections for heartbeats only, so that hosts do not count as down while other transactions wait for locks.
 _HEARTBEAT_CONNECTIONS = 2
 _TOKENS = 60  # seconds between two deletions of expired console tokens
@@ -61,14 +61,14 @@ _CONNECTIONS = 40  # maximum number of database connections of all workers of a 
 
 def open_database(connections: int | None = None, at_once: int | None = None, statement_seconds: int = 0,
                   queue: str | None = None) -> Database:
-    """Return the configured database with a pool of ``connections``. Called after the fork. See Database."""
+    """Return the configured database with a pool of ``connections``. Call after forking. Arguments: see Database."""
     size, overflow = (connections, 0) if connections else (CONF.database.max_pool_size, CONF.database.max_overflow)
     return Database(CONF.database.connection, size or connections_of(workers_of(CONF.conductor.workers)), overflow,
                     CONF.database.connection_recycle_time, CONF.database.max_retries, at_once, statement_seconds, queue)
 
 
 def check_keys() -> None:
-    """Check that this conductor can encrypt passwords and decrypt those of others. Raises SecretKeyUnusable."""
+    """Check that this conductor can encrypt passwords and decrypt the stored ones. Raises SecretKeyUnusable."""
     with contextlib.closing(open_database(1)) as db:
         SecretCipher(CONF.conductor.secret_key_file).check(db)
 
@@ -194,7 +194,7 @@ class ConductorService:
         self._beats_db.close()
 
     def _hand_over(self) -> None:
-        """Release the leases, so that another conductor continues at once."""
+        """Release the leases, so that other conductors continue the operations immediately."""
         left = self.core.db.write(lambda connection: actions.hand_over(connection, self.core.name))
         if not left:
             return
@@ -217,7 +217,7 @@ class ConductorService:
         self._isolation_guard.check(self.core.db.read(_last_heard))
         silent = self.core.db.write(services.mark_down) if self._isolation_guard.may_judge_hosts else ()
         if silent:
-            LOG.warning("No heartbeat of these hosts, scheduling no servers to them: %s", ", ".join(silent))
+            LOG.warning("No heartbeat from these hosts, scheduling no servers to them: %s", ", ".join(silent))
             self.core.fleet.services(self.core.db.read(lambda connection: services.flags(connection, silent)))
         # Leases appear to be expired after a clock jump until their owners have renewed them.
         if clock.steady(CONF.conductor.lease):
@@ -226,7 +226,7 @@ class ConductorService:
 
 
 def _last_heard(connection: sa.Connection) -> datetime.datetime | None:
-    """Return the newest heartbeat, and the time to compare it with."""
+    """Return the time of the newest heartbeat, after synchronizing the clock that its age is computed with."""
     clock.synchronize(connection)
     return services.last_heard(connection)
 

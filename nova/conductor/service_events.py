@@ -37,9 +37,9 @@ _DELETED = "network-vif-deleted"
 _EXTENDED = "volume-extended"
 _POWER = "power-update"
 _POWER_STATES = {"POWER_ON": states.RUNNING, "POWER_OFF": states.SHUTDOWN}
-# Seconds after which the hosts are read again if there were none.
+# Seconds after which the list of hosts is read again if it was empty.
 _EMPTY = 60.0
-_PAGE = 500  # servers
+_PAGE = 500  # number of servers per query
 _RENEWALS = 5  # attempts to store the interfaces of a server that other tasks change at the same time
 _ID = re.compile(r"[0-9a-fA-F-]{1,64}")  # a safe volume id: it cannot change the path of a request to the service
 
@@ -94,8 +94,8 @@ def _store_interfaces(connection: sa.Connection, before: Instance, refreshed: Ma
 
 
 class MissedEvents:
-    """The periodic task of one conductor process. All processes together compare each host once per
-    heal_instance_info_cache_interval on average; each starts at a random host."""
+    """The periodic task that compares the interfaces on a host with the ports of the network service. All conductor
+    processes together compare each host once per heal_instance_info_cache_interval on average, in random order."""
 
     def __init__(self, core: Core, engine: Engine) -> None:
         self._core, self._engine = core, engine
@@ -103,7 +103,7 @@ class MissedEvents:
         self._pause = _EMPTY
 
     def run(self) -> float:
-        """Compare the next host; return the seconds until the one after it."""
+        """Compare the next host; return the seconds until the next run."""
         if not self._hosts:
             self._hosts, processes = self._core.db.read(_hosts_and_processes)
             random.shuffle(self._hosts)
@@ -168,14 +168,15 @@ def _extend(engine: Engine, uuid: str, volume_id: str) -> None:
     try:
         start(engine, context.admin(), uuid, ExtendVolume.name, {"volume_id": volume_id})
     except (exception.NotFound, exception.Conflict) as error:
-        LOG.info("[instance: %s] Volume %s was extended, but not for the guest: %s", uuid, volume_id, error)
+        LOG.info("[instance: %s] Volume %s was extended, but its disk in the guest cannot be extended: %s", uuid,
+                 volume_id, error)
         if _ID.fullmatch(volume_id):
             engine.in_background("", f"extension {uuid} {volume_id}",
                                  functools.partial(_refuse, engine.core, uuid, volume_id))
 
 
 def _refuse(core: Core, uuid: str, volume_id: str) -> None:
-    """Report the failed extension to the volume service. If that fails, an operator resets the volume's status. """
+    """Report the failed extension to the volume service. If that fails, an operator must reset the volume's status."""
     try:
         instance = core.db.read(lambda connection: servers.get(connection, uuid, deleted=True))
         ConductorControl(core, context.admin(), instance).outside_volumes.end_extension(volume_id, 0, done=False)

@@ -1,7 +1,7 @@
 """Creation of X.509 root certificates, client certificates and certificate revocation lists (CRLs), all as PEM.
 
-Keys are NIST P-256: every TLS library supports them, and a conductor generates one in less than a millisecond, within
-its transaction, where a key of RSA 2048 takes tens of milliseconds of CPU time.
+Keys are NIST P-256, which every TLS library supports. A conductor generates the key within its transaction, in less
+than a millisecond of CPU time; an RSA 2048 key would take tens of milliseconds.
 """
 
 import datetime
@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nova import exception
 
-# Certificates are valid a little earlier, for verifiers whose clock is slow.
+# The validity of a certificate begins so long before its creation, for verifiers whose clock is slow.
 _CLOCK_SKEW = datetime.timedelta(minutes=5)
 # Maximum length in bytes of a common name and of an organizational unit (RFC 5280, appendix A.1).
 _NAME_MAX = 64

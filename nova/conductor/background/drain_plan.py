@@ -15,7 +15,8 @@ from nova.operations.shelve import ShelveOffload
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The plan for a server. ``how``: the operation, or ``reason``: why there is none. ``later``: check again later."""
+    """The plan for a server: the kind of move (``how``) and the ``operation`` with its ``request``, or the ``reason``
+    why the server is not moved. ``later``: the reason may pass, so check the server again."""
 
     how: str = ""
     operation: str = ""
@@ -28,7 +29,7 @@ _STAYS = {states.SUSPENDED: "it is suspended: its memory cannot be moved; resume
           states.RESCUED: "it is being rescued: unrescue it first",
           states.RESIZED: "its resize waits to be confirmed or reverted",
           states.ERROR: "it is in ERROR: reboot it hard, evacuate it or reset its state first",
-          states.SOFT_DELETED: "it is deleted and may be restored: it goes when it is reclaimed"}
+          states.SOFT_DELETED: "it is soft-deleted: it leaves the host when it is reclaimed"}
 
 
 def plan(drain: Drain, server: Candidate, cold_now: bool = False) -> Plan:
@@ -36,8 +37,8 @@ def plan(drain: Drain, server: Candidate, cold_now: bool = False) -> Plan:
     proposed = _evacuation(drain, server) if drain.kind == drain_types.EVACUATE else _move(drain, server, cold_now)
     waits = server.task_state == states.DELETING or server.vm_state == states.BUILDING
     if waits or (server.busy and drain.kind == drain_types.DRAIN):
-        what = f"its task is {server.task_state}" if server.task_state else "an operation has it"
-        return Plan(how=proposed.how, reason=f"another operation runs on it: {what}", later=True)
+        what = f": its task_state is {server.task_state}" if server.task_state else ""
+        return Plan(how=proposed.how, reason=f"another operation runs on it{what}", later=True)
     return proposed
 
 

@@ -1,6 +1,6 @@
 """Drains of hosts: conductors start the moves of servers, a limited number at a time, and follow them. All state is in
-rows, and each move is an operation, so any conductor can continue a drain. A line is written before its move starts,
-with the request id that identifies the move after a crash."""
+rows, and each move is an operation, so any conductor can continue a drain. The row of a server, its line, is written
+before the server's move starts, with the request id that identifies the move after a crash."""
 
 import datetime
 import functools
@@ -33,11 +33,10 @@ LOG = logging.getLogger(__name__)
 # Lease periods within which the conductor that processes a drain must update its row, or another conductor takes over.
 _LEASES = 2
 _SOON = 1.0  # seconds between two checks while a host is drained
-# Servers that are checked together.
-_PAGE = 50
-_REASON = 1000
+_PAGE = 50  # number of servers per query
+_REASON = 1000  # maximum number of characters of a stored reason
 _HINT = " (with --cold it is shut down and moved)"
-# Refusals that may not last: another operation runs on the server, or a service is unavailable.
+# Errors after which a move is tried again later, since an unavailable service may return.
 _PASSING = (exception.ServiceUnavailable, exception.ComputeServiceUnavailable)
 
 
@@ -124,7 +123,7 @@ class _DrainPass:
                 elif line.state == drain_states.WAITING:
                     waiting.append(line)
             elif server.host != self.drain.host:  # Another operation moved the server.
-                changed.append(_ended(line, drain_states.MOVED, "not by the drain", server.host or ""))
+                changed.append(_ended(line, drain_states.MOVED, "moved by another operation", server.host or ""))
             else:
                 waiting.append(line)
         if changed:
@@ -147,7 +146,7 @@ class _DrainPass:
             line.state, line.how, line.reason = drain_states.WAITING, drain_states.COLD, _why(action)
         else:
             hint = _HINT if line.how == drain_states.LIVE and server.vm_state == states.ACTIVE else ""
-            _ended(line, drain_states.LEFT, (_why(action) or "it came back") + hint)
+            _ended(line, drain_states.LEFT, (_why(action) or "it is on this host again") + hint)
         return True
 
     def _confirm(self, line: DrainedServer, server: Candidate) -> bool:
@@ -158,7 +157,7 @@ class _DrainPass:
         except exception.NovaException as error:
             if self._patient(line.started_at or line.since):
                 return False
-            _ended(line, drain_states.LEFT, f"it is on {server.host}, but could not be confirmed: {error.message}",
+            _ended(line, drain_states.LEFT, f"its migration to {server.host} could not be confirmed: {error.message}",
                    server.host or "")
             return True
 
@@ -205,7 +204,7 @@ class _DrainPass:
         return 0
 
     def _note_servers_with_open_resize(self) -> None:
-        reason = "its disks are here until its resize is confirmed or reverted"
+        reason = "its disks stay on this host until its resize is confirmed or reverted"
         lines = [_ended(DrainedServer(drain_uuid=self.drain.uuid, instance_uuid=uuid, since=clock.now()),
                         drain_states.LEFT, reason, host)
                  for uuid, host in self.core.db.read(functools.partial(drains.moved_out, drain=self.drain))]
@@ -225,7 +224,7 @@ class _DrainPass:
             _ended(line, drain_states.LEFT, wanted.reason)
 
     def _begin(self, line: DrainedServer, server: Candidate, wanted: Plan) -> Plan:
-        """Start a move; return the reason if it cannot be started, or None."""
+        """Start a move; return its plan, or a plan with the reason if the move cannot be started."""
         line.state, line.how, line.reason = drain_states.MOVING, wanted.how, ""
         line.request_id, line.started_at = f"req-{new_uuid()}", clock.now()
         self._note(line)

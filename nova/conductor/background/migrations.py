@@ -1,4 +1,5 @@
-"""Interrupts of live migrations, which are repeated until they arrive, and automatic confirmation of resizes."""
+"""Requests to interrupt live migrations (abort, force), repeated until they arrive; automatic confirmation of resizes.
+"""
 
 import functools
 import logging
@@ -29,7 +30,7 @@ _AT_ONCE = 20
 
 
 def send_interrupts(core: Core, ctx: RequestContext, migrations: Sequence[Migration]) -> None:
-    """Send interrupts of migrations to the hosts that run their steps. Conductor steps read them from the row."""
+    """Send requests to interrupt live migrations to the hosts that run them. Conductor steps read them from the row."""
     def at_work(connection: sa.Connection) -> list[tuple[Migration, Action]]:
         pairs = [(migration, actions.get(connection, migration.action_uuid or "")) for migration in migrations]
         return [(migration, action) for migration, action in pairs
@@ -37,13 +38,13 @@ def send_interrupts(core: Core, ctx: RequestContext, migrations: Sequence[Migrat
 
     for migration, action in core.db.read(at_work):
         host = host_of(action.owner)
-        with continuing(LOG, "[instance: %s] Cannot send interrupt %s of the live migration to host %s",
+        with continuing(LOG, "[instance: %s] Cannot send request %s for the live migration to host %s",
                         migration.instance_uuid, migration.wanted, host):
             core.compute_at(host).interrupt(ctx, action.uuid, migration.wanted)
 
 
 def run_periodic(core: Core, engine: Engine) -> None:
-    """Repeat interrupts whose message may be lost, and confirm resizes after resize_confirm_window."""
+    """Repeat interrupt requests whose message may be lost, and confirm resizes after resize_confirm_window."""
     left = core.db.read(server_migrations.interrupted)
     if left:
         send_interrupts(core, context.admin(), left)

@@ -1,4 +1,4 @@
-"""Servers whose time in a state is limited: shelved, rescued and soft-deleted ones."""
+"""Operations on servers that are shelved, rescued or soft-deleted for longer than configured."""
 
 import dataclasses
 import datetime
@@ -20,7 +20,7 @@ from nova.service.periodic import continuing
 
 LOG = logging.getLogger(__name__)
 
-_WINDOW = 1000  # number of servers searched for overdue ones at once
+_WINDOW = 1000  # number of servers per query
 # Servers reclaimed per check, so that many servers deleted together do not delay operations of users.
 _RECLAIMED_AT_ONCE = 20
 
@@ -35,7 +35,7 @@ class _Stay:
     what: str
 
 
-_SHELF = _Stay(states.SHELVED, shelve.SINCE, shelve.ShelveOffload.name, "on the shelf")
+_SHELF = _Stay(states.SHELVED, shelve.SINCE, shelve.ShelveOffload.name, "shelved")
 _RESCUE = _Stay(states.RESCUED, rescue.SINCE, rescue.Unrescue.name, "in rescue")
 
 
@@ -77,8 +77,8 @@ def _began(server: Instance, stay: _Stay) -> datetime.datetime:
 
 
 def reclaim(core: Core, engine: Engine) -> None:
-    """Delete servers that were soft-deleted [DEFAULT]reclaim_instance_interval seconds ago, unless that is 0. By the
-    database's clock: servers that are deleted because of a wrong clock cannot be restored."""
+    """Delete servers that were soft-deleted [DEFAULT]reclaim_instance_interval seconds ago (0: never). The age is
+    measured by the database's clock, since a server that is deleted because of a wrong clock cannot be restored."""
     interval = CONF.reclaim_instance_interval
     if not interval or not clock.steady(CONF.service_down_time):
         return

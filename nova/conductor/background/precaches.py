@@ -17,10 +17,8 @@ from nova.service.periodic import continuing
 
 LOG = logging.getLogger(__name__)
 
-# Seconds after which a silent host is requested again (it continues with the images in progress), and
-# the number of such requests.
-_ASK_AGAIN = 600.0
-_TRIES = 6
+_ASK_AGAIN = 600.0  # seconds until a host that does not report is requested again; it continues with its images
+_TRIES = 6  # maximum number of requests to a host that does not report
 _SOON = 1.0  # seconds between two checks while there are images to fetch
 
 

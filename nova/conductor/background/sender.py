@@ -28,7 +28,7 @@ _DROPPED = 500  # number of old messages deleted per transaction
 
 
 class Sender:
-    """The sender of a conductor process. :meth:`look` must be called by one thread only."""
+    """The sender of a conductor process. :meth:`poll` must be called by one thread only."""
 
     def __init__(self, core: Core, send: Callable[[Notification], None]) -> None:
         """``send`` raises ServiceUnavailable if the message must be sent again later."""
@@ -38,14 +38,14 @@ class Sender:
         self._next_sweep = 0.0
 
     def poll(self) -> None:
-        """Send what there is, and drop what is too old or too much."""
+        """Send the waiting notifications, and delete those that are too old or exceed the limit."""
         if time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + _INTERVAL
             self._sweep()
         if time.monotonic() < self._not_before:
             return
         partitions = self._core.db.read(outbox.busy)
-        random.shuffle(partitions)  # Two partitions whose publishing always fails must not always precede the others.
+        random.shuffle(partitions)  # The loop ends after _AWAY failures. No partition may always be behind that point.
         refused, in_a_row = False, 0
         for partition in partitions:
             in_a_row = 0 if self._send_partition(partition) else in_a_row + 1
@@ -72,7 +72,7 @@ class Sender:
         return taken
 
     def _publish(self, page: list[Notification], until: datetime.datetime) -> tuple[list[int], bool]:
-        """Publish messages; return the ids of the sent ones (the first), and True if the broker accepts more."""
+        """Publish messages in order; return the ids of the sent messages, and True if the broker accepts more."""
         done: list[int] = []
         for notification in page:
             if clock.now() >= until:  # Another conductor may hold the partition.
@@ -81,7 +81,7 @@ class Sender:
                 self._send(notification)
             except exception.ServiceUnavailable as error:
                 log = LOG.debug if self._failures else LOG.warning
-                log("Notifications wait until the broker takes them: %s", error)
+                log("Cannot send notifications, retrying until the broker accepts them: %s", error)
                 return done, False
             done.append(notification.id)
             metrics.NOTIFICATIONS.inc("sent")
@@ -104,7 +104,8 @@ class Sender:
 
 
 def sending(core: Core) -> Periodic:
-    """Return the task that sends after every commit with notifications, and periodically. Raises InvalidInput."""
+    """Return the task that sends the outbox periodically and after each commit that adds notifications. Raises
+    InvalidInput."""
     thread = Periodic("notifications", _INTERVAL, Sender(core, bus.Publisher(CONF).send).poll)
     core.outbox.wake = thread.wake
     return thread

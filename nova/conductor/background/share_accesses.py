@@ -1,4 +1,4 @@
-"""Revocation of share accesses that no server needs: of superseded moves and of abandoned compensations."""
+"""Revocation of accesses to shares that no server needs any more, after a superseded move or a failed compensation."""
 
 import functools
 import logging
@@ -26,7 +26,7 @@ def close_deleted(core: Core) -> None:
 
 
 def reconcile(core: Core) -> None:
-    """Grant access to the shares of idle servers to their own hosts, and revoke it from all others."""
+    """Grant the hosts of idle servers access to the shares of these servers, and revoke it from all other hosts."""
     before, after = clock.after(-CONF.conductor.lease), ""
     while True:
         accesses = core.db.read(functools.partial(share_accesses.at_rest, before=before, after=after, limit=_PAGE))
@@ -42,8 +42,8 @@ def _settle_all(core: Core, uuids: Sequence[str]) -> None:
             try:
                 instance = core.db.read(functools.partial(servers.get, uuid=uuid, deleted=True))
             except exception.InstanceNotFound:
-                LOG.warning("[instance: %s] A host has access to a share for a purged server: revoke it in Manila",
-                            uuid)
+                LOG.warning("[instance: %s] A host still has access to a share of this purged server: revoke it in "
+                            "Manila", uuid)
                 continue
             if instance.deleted or instance.action_uuid is None:
                 ConductorControl(core, context.admin(), instance).outside_shares.reconcile()

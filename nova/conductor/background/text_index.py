@@ -6,13 +6,12 @@ import time
 from nova.db.servers import text_index
 from nova.db.sql.engine import Database
 
-# Seconds between two runs, and the maximum duration of one.
-INTERVAL = 15.0
-_LONGEST = 5.0
+INTERVAL = 15.0  # seconds between two runs
+_LONGEST = 5.0  # maximum duration of a run in seconds; the next run continues after as many seconds
 
 
 class Maintenance:
-    """Adds servers to the index, and removes blocks that most servers have left. One conductor at a time does."""
+    """Maintenance by one conductor at a time: adds servers to the index, removes blocks that most servers have left."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

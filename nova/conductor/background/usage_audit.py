@@ -1,5 +1,5 @@
-"""instance.exists: a notification for each server of the last audit period, for billing. Any conductor may continue: a
-page is notified in the transaction that moves the marker behind it."""
+"""Notifications instance.exists for billing: one for each server of the previous audit period. Any conductor may
+continue, since one transaction writes the notifications of a page of servers and moves the marker behind this page."""
 
 import datetime
 import logging
@@ -17,11 +17,11 @@ from nova.objects.accounts.usage import audit_period
 LOG = logging.getLogger(__name__)
 
 INTERVAL = 30.0  # seconds between two checks for the end of a period
-_PAGE = 50  # servers that are reported in one transaction
+_PAGE = 50  # number of servers reported in one transaction
 
 
 def audit(core: Core) -> None:
-    """Send the notifications of the last complete period unless they are sent."""
+    """Send the notifications of the newest complete audit period, unless they were already sent."""
     begin, ending = audit_period(CONF.instance_usage_audit_period, clock.now())
     total, more = 0, not core.db.read(lambda connection: usages.is_audit_finished(connection, ending))
     while more:

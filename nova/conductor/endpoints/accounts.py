@@ -115,7 +115,7 @@ class Ec2Ids(Endpoint, accounts_api.Ec2Ids):
         try:
             return self.core.db.write(lambda connection: ec2_ids.assign(connection, kind, uuids))
         except exception.ServiceUnavailable:
-            # While the database takes no changes, ids that exist are shown all the same.
+            # While the database accepts no changes, existing ids are still returned.
             existing = self.core.db.lookup(lambda connection: ec2_ids.existing(connection, kind, uuids, outdated=True))
             if existing is None:
                 raise

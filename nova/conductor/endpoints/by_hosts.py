@@ -86,11 +86,11 @@ class Guests(by_hosts_api.Guests):
                 power_state = reported[instance.uuid]
                 superseded = instance.uuid in late and instance.action_uuid is not None
                 if instance.host != host or instance.task_state is not None or superseded:
-                    continue  # the running operation, or the one that superseded the reported one, sets the state
+                    continue  # the running operation, or the operation that superseded a late one, sets the state
                 unknown = instance.power_state == states.NOSTATE or instance.uuid in late
                 vm_state = states.vm_state_of(instance.vm_state, power_state) if unknown else None
                 if vm_state:
-                    # An operation was abandoned with its host: take the server's state from the guest.
+                    # An operation was given up because the host was down: take the server's state from the guest.
                     servers.update(connection, instance.uuid, {"power_state": power_state, "vm_state": vm_state})
                 elif differs(instance.vm_state, power_state):
                     wrong.append(instance.uuid)
@@ -101,8 +101,8 @@ class Guests(by_hosts_api.Guests):
         for uuid in self.core.db.write(write):
             if not self.core.host_rates.of_guest(host, uuid):
                 continue
-            LOG.info("[instance: %s] The power state of the guest changed to %d without an operation; its host "
-                     "re-checks the guest and corrects it", uuid, reported[uuid])
+            LOG.info("[instance: %s] The power state of the guest changed to %d without an operation; starting an "
+                     "operation that checks the guest and corrects the state", uuid, reported[uuid])
             try:
                 # Use an admin context: a locked server is synchronized, too.
                 start(self.engine, context.admin(), uuid, SyncPower.name, {})
@@ -304,7 +304,7 @@ class NetworkHosts(Endpoint, by_hosts_api.NetworkHosts):
             changed = network_hosts.differs(connection, host, address, networks, complete)
             if not changed:
                 return networks, network_hosts.newer(connection, networks)
-            # A host without a server on a network neither receives its peers nor becomes one.
+            # A host without a server on a network neither receives the peers of the network nor becomes one of them.
             strange = network_hosts.strangers(connection, host, changed & set(networks)) if ctx.calling_host else set()
             return {network: version for network, version in networks.items() if network not in strange}, None
 

@@ -24,7 +24,8 @@ from nova.rpcapi import hosts as hosts_api
 LOG = logging.getLogger(__name__)
 
 Changed = tuple[Service, bool]  # a service, and whether its row counts as up
-# Seconds that a request to force up a host waits for the host to confirm evictions, and between two checks of the rows.
+# A request to force up a host waits at most so many seconds until the host confirms evictions, and checks the rows in
+# this interval of seconds. After the limit the request fails.
 _EVICTION_WAIT, _EVICTION_POLL = 5.0, 0.2
 
 
@@ -47,7 +48,7 @@ class Services(Endpoint, hosts_api.Services):
 
     def _after_evictions(self, ctx: RequestContext, change: Callable[[], Changed]) -> Changed:
         """Run ``change``. If evacuated guests prevent it, request their removal from a running host and retry. Raises
-        HostEvacuated if the host has not confirmed every removal by then."""
+        HostEvacuated if the host has not confirmed every removal after _EVICTION_WAIT seconds."""
         deadline, requested = time.monotonic() + _EVICTION_WAIT, False
         while True:
             try:
@@ -66,9 +67,9 @@ class Services(Endpoint, hosts_api.Services):
         try:
             for uuid in uuids:
                 self.core.compute_at(host).reap(ctx, uuid)
-        except exception.ServiceUnavailable as error:  # the host stopped; HostEvacuated names its evictions
-            LOG.warning("Cannot request the removal of evacuated guests from host %s, waiting for its own check: %s",
-                        host, error)
+        except exception.ServiceUnavailable as error:  # the host stopped; the error HostEvacuated lists its evictions
+            LOG.warning("Cannot request the removal of evacuated guests from host %s, waiting until the host checks "
+                        "for evictions: %s", host, error)
 
     def delete(self, ctx: RequestContext, service_id: str) -> None:
         def transaction(connection: sa.Connection) -> tuple[Service, list[str], bool]:

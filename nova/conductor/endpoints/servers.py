@@ -191,7 +191,7 @@ class Servers(servers_api.Servers):
             owner = ctx.project_id == instance.project_id
             by = "owner" if owner else "admin"
             if instance.locked and (owner or (instance.locked_by, instance.locked_reason) == (by, reason)):
-                return None  # no change; the owner's lock is not renewed
+                return None  # no change: the owner's lock is not replaced by a further lock of the owner
             return self._instant(connection, ctx, instance, "lock", locked_by=by, locked_reason=reason)
 
         self._change(ctx, uuid, project_id, write)
@@ -243,7 +243,7 @@ class Servers(servers_api.Servers):
         self.core.filters.touch(changed)
 
     def _set_outside_group(self, ctx: RequestContext, uuid: str, name: str, add: bool, project_id: str | None) -> None:
-        """Change the present ports of the network service first. The row has the groups of later ones."""
+        """Change the existing ports in the network service, then the row, whose groups apply to ports added later."""
         instance = self.core.db.read(lambda connection: servers.get(connection, uuid, project_id))
         same = ConductorControl(self.core, ctx, instance).outside_interfaces.set_group(name, add)
 
@@ -324,7 +324,8 @@ def done(ctx: RequestContext, instance_uuid: str, name: str, event: str = "", ho
 
 
 class _Interrupt(NamedTuple):
-    """An interrupt of a live migration: required server states, names of its instance action, and its notification."""
+    """A request to abort or force-complete a live migration: the required server states, and the names of the instance
+    action, of its event and of the notification."""
 
     rules: Rules
     action: str
@@ -343,7 +344,7 @@ _INTERRUPTS = {
 
 
 class Migrations(Endpoint, servers_api.Migrations):
-    """Migrations of servers: lists, interrupts of running live migrations, and automatic confirmation of resizes."""
+    """Migrations of servers: lists, and requests to abort or force-complete running live migrations."""
 
     index = reads(server_migrations.index)
 
@@ -386,7 +387,7 @@ class Migrations(Endpoint, servers_api.Migrations):
             return migration
 
         migration = self.core.db.write(write)
-        LOG.info("[instance: %s] Sending interrupt to the live migration from %s to %s: %s", instance_uuid,
+        LOG.info("[instance: %s] Sending a request to the live migration from %s to %s: %s", instance_uuid,
                  migration.source_compute, migration.dest_compute, what)
         send_interrupts(self.core, ctx, [migration])
 
@@ -423,7 +424,7 @@ class ExternalEvents(servers_api.ExternalEvents):
         for event in events:
             uuid, key = event.instance_uuid, event_key(event.name, event.tag)
             codes.append(OK if hosts.get(uuid) else UNPROCESSABLE if uuid in hosts else UNKNOWN_SERVER)
-            # An event in progress ends no wait. Operations cannot wait for an event whose key is too long.
+            # A status "in progress" does not end a wait. Operations cannot wait for an event whose key is too long.
             if hosts.get(uuid) and event.status != IN_PROGRESS and len(key) <= external_events.LONGEST:
                 reported.setdefault(uuid, {})[key] = event.status
         for uuid, statuses in reported.items():

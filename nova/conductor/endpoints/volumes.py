@@ -132,5 +132,5 @@ class Shares(Endpoint, volumes_api.Shares):
     def delete(self, ctx: RequestContext, uuid: str) -> Share:
         deleted = self._db.write(lambda connection: shares.delete(connection, uuid))
         LOG.info("Share %s was deleted from the database; its directory remains on %s", uuid,
-                 deleted.host or "the hosts that had it")
+                 deleted.host or "the hosts that stored it")
         return deleted

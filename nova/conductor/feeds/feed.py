@@ -41,7 +41,7 @@ class Feed(abc.ABC):
         """Publish the current state of these objects. Exceptions are logged, and the names are retried."""
 
     def rest(self, name: str, messages: int) -> None:
-        """Delay the next publication of ``name`` in proportion to the number of messages that this one took."""
+        """Delay the next publication of ``name`` in proportion to the number of messages of the current one."""
         self._rests[name] = time.monotonic() + messages / _RATE
 
     def start(self) -> None:
@@ -95,7 +95,7 @@ class Feed(abc.ABC):
 
 class UsageFeed(Feed):
     """A publisher of the usage of changed nodes to the schedulers. One message covers all nodes that changed since the
-    last one. Meanwhile schedulers count their own choices, and the claim decides anyway."""
+    previous message. Between two messages a scheduler counts its own selections; in any case the claim decides."""
 
     name = "usage"
     interval = 0.25

@@ -12,8 +12,8 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Limits per host and _SECONDS: measurements (thousands of nodes and volumes, a few times) and lost hypervisors.
-_SECONDS = 60
+_SECONDS = 60  # period in which the following limits apply; reports above a limit are ignored
+# Limits per host: measurements (of thousands of nodes and volumes, each a few times); lost hypervisor connections.
 _MEASURED, _LOST = 12_000, 60
 _OF_GUEST = 10  # limit per guest and _SECONDS: operations that a host causes by reporting a state change
 

@@ -1,6 +1,6 @@
 """Snapshot and backup images of a server, for the external steps of its operations. The image service is called
 immediately, with Nova's own rights, outside any transaction. Nova chooses the id of an image, so that a retried step
-identifies it."""
+finds the image that its earlier try created."""
 
 import logging
 import tempfile

@@ -13,8 +13,8 @@ from nova.objects.networks.network import VIF, NetworkRequest
 
 
 class ServerInterfaces:
-    """A :class:`nova.operations.framework.resource_contexts.ServerInterfaces`. ``connection``: of the accepting
-    transaction. ``vifs`` () stands for all interfaces of the server. External interfaces change only the row."""
+    """A :class:`nova.operations.framework.resource_contexts.ServerInterfaces`. ``connection``: of the transaction that
+    accepts an operation. For external interfaces, only the row of the server is changed."""
 
     def __init__(self, transaction: StepTransaction, connection: sa.Connection | None = None) -> None:
         self._transaction, self._connection = transaction, connection
@@ -53,7 +53,7 @@ class ServerInterfaces:
         if not self._transaction.instance.network_info:
             return
         if only:
-            # First, to lock the server's row: no address can be added to the interface meanwhile.
+            # The first change, because it locks the server's row: no address can be added to the interface meanwhile.
             self.change(lambda stored: [item for item in stored if item.id not in only])
 
         def release(connection: sa.Connection) -> None:

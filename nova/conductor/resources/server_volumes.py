@@ -1,6 +1,6 @@
 """Volumes of a server, for the steps of its operations. Changes are written in the transaction of the step. For volumes
-of an external service, only the server's row is changed; the strategy of the service
-(:class:`nova.operations.framework.resource_contexts.OutsideVolumes`) calls it."""
+of an external service, only the server's row is changed here;
+:class:`nova.operations.framework.resource_contexts.OutsideVolumes` calls the service."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -22,8 +22,8 @@ from nova.objects.volumes.volume import Volume, VolumeContent, VolumeRemoval
 
 
 class ServerVolumes:
-    """A :class:`nova.operations.framework.resource_contexts.ServerVolumes`. ``connection``: of the accepting
-    transaction. ``devices`` () stands for all volumes of the server."""
+    """A :class:`nova.operations.framework.resource_contexts.ServerVolumes`. ``connection``: of the transaction that
+    accepts an operation."""
 
     def __init__(self, transaction: StepTransaction, connection: sa.Connection | None = None) -> None:
         self._transaction, self._connection = transaction, connection
@@ -193,7 +193,7 @@ class ServerVolumes:
 
     def _change(self, devices: Collection[BlockDevice],
                 change: Callable[[sa.Connection, BlockDevice], BlockDevice | None]) -> None:
-        """Apply ``change`` to these volumes of the server; if it returns None, the volume is removed."""
+        """Apply ``change`` to these volumes of the server ((): to all); if it returns None, the volume is removed."""
         only = {device.uuid for device in devices}
 
         def changed(connection: sa.Connection, stored: list[BlockDevice]) -> list[BlockDevice]:
@@ -212,7 +212,8 @@ class ServerVolumes:
 
 
 def _bound(connection: sa.Connection, device: BlockDevice, host: str) -> BlockDevice:
-    """Return the device connected to an embedded volume, whose data are assigned to the host if it has none."""
+    """Bind the embedded volume of the device to the host, unless it is bound to a host; return the device with the
+    volume's connection_info."""
     volume = volumes.bind(connection, volumes.lock(connection, device.volume_id or ""), host)
     return msgspec.structs.replace(device, connection_info=volume.connection_info())
 
@@ -259,8 +260,8 @@ def check_volumes(core: Core, ctx: context.RequestContext, devices: Sequence[Blo
 
 def give(core: Core, connection: sa.Connection, instance: Instance, images: dict[str, Image],
          seen: dict[str, Volume]) -> None:
-    """Reserve and create the volumes of a new server, in the accepting transaction. The devices of ``instance`` become
-    its own; ``seen`` is what check_volumes() returned. Raises VolumeNotFound, InvalidVolume, InvalidInput, QuotaLimit,
+    """Reserve and create the volumes of a new server, in the accepting transaction. ``instance`` gets copies of its
+    devices. ``seen``: the result of check_volumes(). Raises VolumeNotFound, InvalidVolume, InvalidInput, QuotaLimit,
     DevicePathInUse, TooManyDiskDevices."""
     instance.block_devices = [msgspec.structs.replace(device, uuid=new_uuid()) for device in instance.block_devices]
     wanted = instance.volume_devices
@@ -276,7 +277,7 @@ def give(core: Core, connection: sa.Connection, instance: Instance, images: dict
         if volume is None:
             continue
         if device.source in ("volume", "snapshot") and device.boot_index == 0:
-            # An image in the request decides what boots; as upstream, the volume is not checked then.
+            # As in upstream, the volume need not be bootable if the request names an image.
             if not volume.bootable and instance.image is None:
                 raise exception.InvalidVolume(
                     reason=f"{device.source} {volume.uuid or device.snapshot_id} is not bootable")
@@ -334,7 +335,7 @@ def host_of(core: Core, connection: sa.Connection, instance: Instance) -> str | 
 def check_count(instance: Instance, more: int) -> None:
     """Raise TooManyDiskDevices if the server cannot have ``more`` additional disks."""
     maximum = CONF.compute.max_disk_devices_to_attach
-    # The local root disk is the one of the image, whether or not it is named.
+    # A local root disk counts once, whether or not the request lists the device of its image.
     disks = int(not instance.volume_backed) + sum(
         device.is_volume or device.source != "image" for device in instance.block_devices)
     if 0 <= maximum < disks + more:

@@ -33,7 +33,7 @@ def fetched(core: Core, ctx: context.RequestContext, volume: Volume) -> VolumeEn
 
 def of_successor(core: Core, ctx: context.RequestContext, old: BlockDevice, volume_id: str) -> VolumeEncryption | None:
     """Return the encryption of a volume that replaces ``old``, or None. The caller may be the volume service, which
-    cannot fetch its users' keys. Migration keeps the secret."""
+    cannot fetch its users' keys, but a volume that it migrates keeps its secret."""
     secret = core.attachments.secret_of(ctx, volume_id, own_rights=True)
     if not secret:
         return None

@@ -18,7 +18,7 @@ _PAGE = 1000  # removals sent in one pass
 
 def send(core: Core, ctx: context.RequestContext, removals: Sequence[VolumeRemoval], near: str = "") -> None:
     """Send removals to the hosts that are up (call after the commit); remind() sends those of the other hosts.
-    ``near``: the host that removes data in the shared pool, which an operation on it may create ("": any host)."""
+    ``near``: the host that removes data of the shared pool, if an operation on it may create them ("": any host)."""
     by_host: dict[str, list[VolumeRemoval]] = {}
     for removal in removals:
         by_host.setdefault(removal.host or near, []).append(removal)

@@ -42,7 +42,7 @@ Effect = Callable[[sa.Connection], object]
 @dataclasses.dataclass
 class ConductorControl:
     """A :class:`nova.operations.framework.contexts.Control` on the database of this conductor. ``apply`` may run
-    several times, because transactions are retried; it starts from the same collected changes."""
+    several times, because transactions are retried. Each run starts from the same collected changes."""
 
     core: Core
     ctx: context.RequestContext
@@ -59,13 +59,14 @@ class ConductorControl:
     removals: list[VolumeRemoval] = dataclasses.field(default_factory=list)
     claims: int = 0
     waited_out: bool = False
-    # Nodes and consumers whose node rows the effects write. Several rows are locked beforehand, in a global order.
+    # The effects write the rows of these nodes and of the nodes of these consumers. If there are several, apply() first
+    # locks all of them in an order that is the same in all processes, so that transactions do not deadlock.
     _nodes: set[str] = dataclasses.field(default_factory=set)
     _consumers: set[str] = dataclasses.field(default_factory=set)
     _closes: bool = False
     saved_by: str = ""  # publisher of instance.update notifications; "": this conductor
     scheduler_queries: list[SchedulerQuery] = dataclasses.field(default_factory=list)  # scheduler requests to notify
-    connection: sa.Connection | None = None  # of the accepting transaction
+    connection: sa.Connection | None = None  # of the transaction that accepts an operation; None in its steps
 
     def __post_init__(self) -> None:
         self._previous_states = (self.instance.vm_state, self.instance.task_state)
@@ -352,7 +353,7 @@ _TYPES = {field.name: field.type for field in msgspec.structs.fields(Instance)}
 
 
 def _weighed_properties(spec: RequestSpec) -> dict[str, str]:
-    """Return the image properties for which schedulers need the hosts of servers that have the same values."""
+    """Return the image properties that schedulers weigh by the hosts of servers with the same values."""
     options = CONF.filter_scheduler
     wanted = {setting.partition("=")[0].strip() for setting in options.image_props_weight_setting}
     if spec.image is None or not (wanted or options.image_props_weight_multiplier):

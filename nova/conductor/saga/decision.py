@@ -12,7 +12,7 @@ from nova.objects.servers.action import Failure
 from nova.operations.framework.base import CONDUCTOR, Cleanup, Operation, Step, failure_of
 from nova.operations.framework.contexts import Control
 
-# Failures that follow from an earlier one. Users need the first cause.
+# Kinds of failures that are only consequences of an earlier failure of the operation. Users get the earlier failure.
 _CONSEQUENCES = ("NoValidHost", "MaxRetriesExceeded", "ClaimLost")
 
 
@@ -43,7 +43,7 @@ class HostLost:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """The end of the steps. ``failure``: the reason for which the end of the operation is given up, or None."""
+    """The end of all steps. ``failure``: the error that repeatedly prevented the end of the operation, or None."""
 
     failure: Failure | None = None
 
@@ -65,8 +65,8 @@ class Transition:
 
     ``step``: the next step, or its compensation if ``undoing``. None: the action ends with ``outcome``, or, without
     one, the compensations of a superseded operation end and its successor continues. ``done``: the step that has ended,
-    with ``failure`` if it failed (at the end: the failure of the action). ``first`` and ``latest``: failures for the
-    journal; None leaves those of the journal. ``data``: the data that hooks of the operation changed, or None.
+    with ``failure`` if it failed (at the end: the failure of the action). ``first``, ``latest``: the first and the
+    newest failure for the journal; None: the journal does not change. ``data``: the data that hooks changed, or None.
     ``deferred``: cleanups to run after the action has ended. ``retries``: the operation continues forwards after
     compensations. ``guest_lost``: the power state of the guest is unknown. ``waits``: the action waits for the return
     of the step's host, and nothing else changes.
@@ -118,7 +118,7 @@ def _compensation_failed(run: Run, event: Failed) -> Transition:
     """Continue with the compensations of earlier orders; those of the same order are given up."""
     operation, step = run.operation.copy(), event.step
     operation.compensation_failed(step)
-    # Before a retry, which may change the data.
+    # The cleanup and the eviction need the data before _compensated() changes them for a retry.
     deferred, eviction = (cleanup_of(operation, step),) if step.external else (), _eviction(operation, step)
     return dataclasses.replace(_compensated(run, operation, event.furthest), eviction=eviction, deferred=deferred)
 
@@ -129,7 +129,7 @@ def _step_failed(run: Run, step: Step, failure: Failure) -> Transition:
     if first is None or failure.kind not in _CONSEQUENCES:
         first = failure
     if failure.kind == "HostDown" and step.place != CONDUCTOR:
-        # The host cannot compensate. It removes the guest when it returns and receives the eviction.
+        # The host is down and cannot compensate. When it returns, it receives the eviction and removes the guest.
         eviction, on_host = _eviction(operation, step), operation.batch(step, undo=True)
         transition = dataclasses.replace(
             _compensated(run, operation, on_host[-1], first, failure), eviction=eviction,
@@ -143,7 +143,7 @@ def _step_failed(run: Run, step: Step, failure: Failure) -> Transition:
 
 
 def _host_lost(run: Run, step: Step) -> Transition:
-    """Wait for the host, skip the step, or let it fail. All steps of the order may have been executed."""
+    """Wait for the host, skip the step, or let the step fail. The host may have executed all steps of the order."""
     if step.when_down == "wait" and not run.inheriting:
         return Transition(step, run.action.undoing, waits=True)
     furthest = run.furthest(step)
@@ -156,8 +156,8 @@ def _host_lost(run: Run, step: Step) -> Transition:
 
 def _compensated(run: Run, operation: Operation, step: Step | None, first: Failure | None = None,
                  failure: Failure | None = None) -> Transition:
-    """Retry the operation if it allows that after the compensation of ``step``, else compensate the step before.
-    ``failure``: the failure of ``step`` if nothing of it needs compensation."""
+    """Retry the operation if it allows a retry after the compensation of ``step``, else compensate the previous step.
+    ``failure``: the failure of ``step`` if the step itself needs no compensation."""
     cause = first or run.journal.failure or Failure(message="Unknown failure.")
     if (step is not None and operation.retry_from == step.name and not run.inheriting
             and operation.may_retry(failure or run.journal.latest or cause)):
@@ -188,7 +188,7 @@ def enter(run: Run, transition: Transition, ctl: Control) -> Step | None:
     if transition.retries:
         ctl.set(task_state=operation.task_state)
     if transition.step is not None:
-        if not transition.undoing:  # The step needs what the cleanup after its earlier try would remove.
+        if not transition.undoing:  # The cleanup after an earlier try of this step would remove what it creates now.
             journal.cleanups = [cleanup for cleanup in journal.cleanups
                                 if (cleanup.operation, cleanup.step) != (operation.name, transition.step.name)]
         return transition.step
@@ -205,7 +205,7 @@ def enter(run: Run, transition: Transition, ctl: Control) -> Step | None:
 
 
 def _eviction(operation: Operation, step: Step) -> Eviction | None:
-    """Return the eviction of the guest that the operation created on the host of ``step``, up to that step."""
+    """Return the eviction of the guest from the host of ``step``, if the steps up to ``step`` created a guest there."""
     host = operation.host_of(step)
     executed = [item for item in operation.steps[:operation.steps.index(step) + 1] if operation.applies(item)]
     if host and not operation.stays(host) and any(item.evict and item.place == step.place for item in executed):

@@ -2,14 +2,14 @@
 
 An external service may complete a call late: after the operation of the call was superseded and compensated. The row
 of the ended action therefore stores the cleanup (``lease_until`` is then the time at which the cleanup is due), in the
-transaction that supersedes the action. Any conductor runs the cleanup when one lease has passed, and again when the
+transaction that supersedes the action. Any conductor runs the cleanup after the duration of a lease, and again when the
 late call returns, until the service has answered. A compensation that was given up because its service was unavailable
 for too long is stored and repeated in the same way.
 
 A known limit: the cleanup of an attachment in Cinder finds the attachment by server and volume. If a user attaches the
 same volume to the same server between the check of the server and the deletion one call later, the new attachment is
-deleted. An attach operation that has not yet updated its attachment then fails and is compensated; after one that has,
-the volume must be detached and attached again. Embedded volumes need no deferred cleanup.
+deleted. The attach operation fails and is compensated if it had not yet updated its attachment. If it had, the user
+must detach the volume and attach it again. Embedded volumes need no deferred cleanup.
 """
 
 import contextlib
@@ -37,9 +37,8 @@ from nova.telemetry import tracing
 LOG = logging.getLogger(__name__)
 
 _PAGE = 100  # number of actions per query
-# Number of attempts (about a day), and longest pause between two attempts in seconds.
-_MAX_TRIES = 32
-_LONGEST_PAUSE = 3600.0
+_MAX_TRIES = 32  # attempts (in about a day) after which a failing cleanup is given up with an ERROR in the log
+_LONGEST_PAUSE = 3600.0  # seconds between two attempts; the pause doubles from [conductor]lease to this limit
 
 
 class DeferredCleanup:
@@ -74,8 +73,8 @@ class DeferredCleanup:
 
     @staticmethod
     def _schedule_at_end(connection: sa.Connection, stored: Action, late: Run, cleanup: Cleanup) -> None:
-        """Add the cleanup to an unfinished action whose compensations have passed the step of the ``late`` call. An
-        action that has not compensated the step finds the result of the call."""
+        """Add the cleanup to an unfinished action whose compensations are already past the step of the ``late`` call.
+        In other cases the remaining steps or compensations of the action handle the result of the call."""
         names = [step.name for step in late.operation.steps]
         if late.action.undoing or stored.step not in names:
             return
@@ -84,7 +83,7 @@ class DeferredCleanup:
             return
         content = journal(stored)
         content.cleanups.append(cleanup)
-        try:  # a new attempt, because the executor of the current one stores its own copy of the journal
+        try:  # a new attempt, because the executor of the current attempt overwrites the journal with its own copy
             actions.update(connection, stored, attempt=stored.attempt + 1, owner=None, lease_until=clock.now(),
                            payload=msgspec.to_builtins(content))
         except exception.StaleReport as error:
@@ -143,13 +142,13 @@ class DeferredCleanup:
 
     @staticmethod
     def _record_done(connection: sa.Connection, action: Action, cleaned: Instance) -> None:
-        """Record the cleanup as done, unless an operation, which it may have affected, took the server meanwhile."""
+        """Record the cleanup as done, unless an operation began meanwhile: the cleanup may have affected it."""
         server = servers.get(connection, action.instance_uuid, deleted=True)
         if (server.deleted, server.host, server.action_uuid) == (cleaned.deleted, cleaned.host, cleaned.action_uuid):
             actions.postpone_cleanup(connection, action, None, action.payload)
 
     def _clean_up(self, action: Action, cleanup: Cleanup, server: Instance) -> bool:
-        """Return True if the cleanup is done, or if this release does not have its operation."""
+        """Run the cleanup. Return True if it succeeded, or if this release does not have its operation."""
         if cleanup.operation not in REGISTRY:
             return True
         ctx = context_of(action)
@@ -168,6 +167,6 @@ class DeferredCleanup:
             LOG.exception("[instance: %s] Cleanup of step %s of operation %s failed, retrying later", server.uuid,
                           cleanup.step, cleanup.operation)
             return False
-        LOG.info("[instance: %s] Cleaned up step %s of operation %s in external services: the operation has ended",
+        LOG.info("[instance: %s] Removed the leftovers of step %s of the ended operation %s from the external service",
                  server.uuid, cleanup.step, cleanup.operation)
         return True

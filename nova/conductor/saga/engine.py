@@ -41,12 +41,13 @@ from nova.telemetry import tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of servers of one request in one scheduler request. Requests of other clients run in between.
+# Maximum number of servers in one scheduler request. A boot request of more servers is split into several scheduler
+# requests, so that the requests of other clients do not wait for all of them.
 _SERVERS_PER_REQUEST = 50
-# Number of threads that call schedulers: more than the requests that a frozen scheduler holds back
-# (rabbit_qos_prefetch_count).
+# Number of threads that call schedulers. A frozen scheduler receives rabbit_qos_prefetch_count requests and does not
+# answer them; the number is higher, so that some threads still reach the other schedulers.
 SCHEDULER_THREADS = 6
-_SCHEDULER_SECONDS = 3.0  # for which a conductor that stops waits for replies of schedulers
+_SCHEDULER_SECONDS = 3.0  # a conductor that stops waits so long for replies of schedulers, then abandons the steps
 _BACKGROUND = "background"  # thread pool class of calls to external services that belong to no step
 KINDS = ("database", "scheduler", *OUTSIDE, _BACKGROUND)  # thread pool classes, by the service that the threads call
 _RENEWED_AT_ONCE = 500  # number of leases renewed by one statement
@@ -92,8 +93,8 @@ class Engine:
         self.recovery = Recovery(core, self.executor, self._submit_taken, cleanup)
 
     def stop(self) -> None:
-        """Wait for the running conductor steps. Queued steps are left to other conductors, and so are steps whose
-        scheduler does not answer: they have changed nothing."""
+        """Wait for the running conductor steps. Other conductors continue with the queued steps, and with steps whose
+        scheduler does not answer, because such steps have changed nothing."""
         self._pool.shutdown(cancel_futures=True, longest={"scheduler": _SCHEDULER_SECONDS})
 
     # --- accepting ---------------------------------------------------------------------------------
@@ -153,11 +154,11 @@ class Engine:
             # The pool is shut down. The conductor hands its actions over when the running steps have ended.
             worker_stats.METER.wait(-1)
             self._leases.drop(uuids)
-            LOG.debug("%d actions are left to another conductor: this one shuts down", len(runs))
+            LOG.debug("This conductor shuts down: another conductor continues %d operations", len(runs))
 
     def renew(self) -> None:
-        """Renew the leases of the actions that this process is executing or has queued. Other actions that this
-        conductor owns (the reply to a commit may have got lost) are not executed: their leases must end."""
+        """Renew the leases of the actions that this process is executing or has queued. If the reply to a commit got
+        lost, this conductor owns an action without executing it: such a lease must end."""
         for uuids in self._leases.pages():
             self.core.db.write(functools.partial(actions.renew, owner=self.core.name, uuids=uuids, until=lease()))
 
@@ -187,7 +188,7 @@ class Engine:
                     hosts = Counter(spec.group.hosts) + planned - Counter([candidates[0].host])
                     data.spec.group = msgspec.structs.replace(spec.group, hosts=dict(hosts))
         except Exception as error:
-            # Each server then sends its own scheduler request, and fails with its own fault.
+            # The build of each server then sends its own scheduler request, and fails with its own fault.
             LOG.info("Cannot place %d servers with one scheduler request, placing them one by one: %s", len(runs),
                      error)
         for run in runs:

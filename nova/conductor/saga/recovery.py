@@ -24,9 +24,9 @@ LOG = logging.getLogger(__name__)
 Submit = Callable[[context.RequestContext, Run, bool], None]
 
 _PAGE = 100  # number of expired actions per query
-# Pause in seconds before an action that cannot be taken over is tried again. A newer conductor may be able to read it.
+# Seconds until the next try to take over an action that this conductor cannot read. A newer conductor may read it.
 _UNREADABLE_PAUSE = 60.0
-_EVENT_LIFETIME = 3600.0  # time in seconds after which an external event is deleted for which no action waits
+_EVENT_LIFETIME = 3600.0  # age in seconds at which an external event is deleted if no action has used it
 
 
 class Recovery:
@@ -41,7 +41,7 @@ class Recovery:
         def renew(connection: sa.Connection) -> None:
             if not actions.confirm(connection, action_uuid, attempt, owner_of(host), lease()):
                 current(actions.get(connection, action_uuid), action_uuid, "", attempt)
-                # Owned by another service, or by none.
+                # The action is owned by another service, or by none.
                 raise exception.StaleReport(action=action_uuid, step="", attempt=attempt)
 
         self.core.db.write(renew)
@@ -70,13 +70,13 @@ class Recovery:
         for order in orders:
             metrics.TAKEOVERS.inc(order.action.operation or "", "restart")
         if orders:
-            LOG.info("Host %s resumes %d operations", host, len(orders))
+            LOG.info("Host %s has restarted and resumes %d operations", host, len(orders))
         return orders
 
     # --- leases --------------------------------------------------------------------------------------
     def recover(self, reach_hosts: bool = True, judge_hosts: bool = True) -> int:
         """Take over actions whose lease ended; return their number. ``reach_hosts``: include actions that hosts own.
-        ``judge_hosts``: give up hosts without heartbeats; if False, such a host gets its order once more."""
+        ``judge_hosts``: treat hosts without heartbeats as lost; if False, their orders are sent again."""
         handled: set[str] = set()
         while True:
             page = self.core.db.read(lambda connection: actions.expired(connection, clock.now(), _PAGE, reach_hosts))
@@ -140,13 +140,13 @@ class Recovery:
             return
         run, host_up = taken
         metrics.TAKEOVERS.inc(run.operation.name, "lease")
-        LOG.info("[instance: %s] Took over %s at step %s (attempt %d)", run.instance.uuid, run.action.action,
+        LOG.info("[instance: %s] Took over operation %s at step %s (attempt %d)", run.instance.uuid, run.action.action,
                  run.action.step, run.action.attempt)
         self._submit(context_of(run.action), run, not host_up)
 
     @staticmethod
     def _has_turn(connection: sa.Connection, run: Run) -> bool:
-        """Give the server to an action that was queued behind a build; return False if the server is still held."""
+        """Start a queued action if no other action holds its server; return False if an action still holds it."""
         actions.update(connection, run.action, lease_until=lease())
         run.use_instance(servers.lock(connection, run.instance.uuid))
         if run.instance.action_uuid is not None:

@@ -17,9 +17,9 @@ LOG = logging.getLogger(__name__)
 
 # The column for the progress of the running step. Operation.noted handles the other values of an interim report.
 _PROGRESS = "progress"
-# Maximum size of the results of a step in bytes. Lists of actions read them, too.
+# Maximum size of the results of a step in bytes, since lists of actions read them, too. Above it the step fails.
 _MAX_RESULTS = 256 * 1024
-# Maximum number of characters of each field of a failure, since lists of servers and actions read many failures.
+# Number of characters to which each field of a failure is cut, since lists of servers and actions read many failures.
 _MAX_LENGTHS = {"kind": 255, "message": 2000, "inside": 4000, "details": 32 * 1024}
 
 

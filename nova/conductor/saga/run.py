@@ -138,8 +138,8 @@ class Run:
         return ended(self.action.events, failure)
 
     def _add_missing_event(self, step: Step | None, failure: Failure | None) -> None:
-        """Add the event of a step that has ended without one. No transaction is written when a conductor step starts. A
-        failure is shown in any case: that of a step without an event name by an event with the latest name."""
+        """Add the event of a step that has ended without an event, since no transaction is written when a conductor
+        step starts. A failure is always shown: if its step has no event name, under the name of the previous event."""
         if step is None or self.action.undoing or (failure is None and step.place != CONDUCTOR):
             return
         events, name = self.action.events, step.event
@@ -192,8 +192,8 @@ def read_run(connection: sa.Connection, action: Action) -> Run | None:
 
 
 def current(action: Action | None, uuid: str, step: str, attempt: int) -> Action:
-    """Return ``action``, read as action ``uuid``, if ``attempt`` is current. Raises StaleReport if it is not or the
-    action has ended, ServiceUnavailable if the database is a replica that lags behind the attempt."""
+    """Return ``action`` (the row ``uuid``, or None if it is missing) if ``attempt`` is its current attempt. Raises
+    StaleReport if not, or if it has ended; ServiceUnavailable if a database replica does not have the attempt yet."""
     if action is not None and action.outcome is None and action.attempt < attempt:
         raise exception.ServiceUnavailable("The database does not contain this attempt yet. Retry.")
     if action is None or action.outcome is not None or action.attempt != attempt:
@@ -213,7 +213,7 @@ def host_of(owner: str | None) -> str:
 
 
 def inherited(run: Run) -> list[Inherited]:
-    """Return the operations that a successor of this unfinished action must compensate for, the last one first."""
+    """Return the operations that a successor of this unfinished action must compensate, the newest operation first."""
     before = list(run.journal.inherited)
     if run.inheriting:
         before[-1].step = run.action.step or ""

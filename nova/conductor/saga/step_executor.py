@@ -39,7 +39,7 @@ LOG = logging.getLogger(__name__)
 
 # Number of times that a step is dispatched to a host, or started on a conductor, before it counts as failed.
 MAX_TRIES = 20
-_PAUSE = 3.0  # longest pause in seconds before a conductor retries after a temporary error
+_PAUSE = 3.0  # seconds until a conductor retries a step after a temporary error, or [conductor]lease if that is shorter
 
 
 class StepExecutor:
@@ -107,7 +107,7 @@ class StepExecutor:
                 metrics.CLAIMS.inc("lost")
                 LOG.info("[instance: %s] Claim on node %s failed: resources were allocated to another server meanwhile",
                          run.instance.uuid, error.kwargs.get("node"))
-                self.core.usage.touch({str(error.kwargs["node"])})  # corrects the schedulers, which count the server
+                self.core.usage.touch({str(error.kwargs["node"])})  # schedulers must not count this server on the node
             self._reload_instance(run)
             self.handle(ctx, run, Failed(step, failure_of(error), step, isinstance(error, exception.HostDown)))
 
@@ -116,7 +116,7 @@ class StepExecutor:
         run.use_instance(self.core.db.read(lambda connection: servers.get(connection, run.instance.uuid, deleted=True)))
 
     def _park(self, run: Run, wait: Wait) -> None:
-        """Store that the action waits, without a thread. An event that arrived meanwhile resumes the action at once."""
+        """Store that the action waits, and free its thread. An event that has already arrived resumes the action."""
         until = run.journal.waits_until
         if until is None or clock.now() >= until:
             until = clock.after(wait.seconds)
@@ -245,7 +245,7 @@ class StepExecutor:
         host = run.operation.host_of(step)
 
         def is_down(connection: sa.Connection) -> bool:
-            # A host without heartbeats may return; one that an operator forced down counts as down at once.
+            # A host without heartbeats may return, but a host that an operator forced down counts as down immediately.
             if step.when_down == "skip":
                 return not services.host_up(connection, host)
             return services.forced_down(connection, host)
@@ -309,19 +309,19 @@ class StepExecutor:
         try:
             self.core.compute_at(host).run(ctx, order)
         except exception.ServiceUnavailable as error:
-            LOG.warning("[instance: %s] Cannot send step %s to host %s, retrying when its lease ends: %s",
-                        order.instance.uuid, order.step, host, error)
+            LOG.warning("[instance: %s] Cannot send step %s to host %s, retrying when the lease of the operation ends: "
+                        "%s", order.instance.uuid, order.step, host, error)
         except Exception:
-            LOG.exception("[instance: %s] Cannot send step %s to host %s, retrying when its lease ends",
-                          order.instance.uuid, order.step, host)
+            LOG.exception("[instance: %s] Cannot send step %s to host %s, retrying when the lease of the operation "
+                          "ends", order.instance.uuid, order.step, host)
 
     def _committed(self, ctl: ConductorControl) -> None:
         """Send the messages that follow a commit. A failure is only logged: periodic tasks repeat the messages."""
         try:
             ctl.after_commit()
         except Exception:
-            LOG.exception("[instance: %s] Cannot announce a committed change; periodic tasks repeat the announcement",
-                          ctl.instance.uuid)
+            LOG.exception("[instance: %s] Cannot send the messages that follow a committed change; periodic tasks send "
+                          "them again", ctl.instance.uuid)
 
     @staticmethod
     def _write_end(connection: sa.Connection, run: Run, transition: Transition,
@@ -335,13 +335,13 @@ class StepExecutor:
         """Hand the instance over to the next queued operation, if there is one, and return its run."""
         if not run.own.may_be_followed:
             return None
-        # The instance is locked: an operation accepted before is in the queue, a later one finds the instance free.
+        # The instance is locked: operations accepted earlier are in the queue, later ones will find the instance free.
         return self._start_queued(connection, run.instance.uuid)
 
     # --- errors --------------------------------------------------------------------------------------------
     def release_after_error(self, ctx: context.RequestContext, run: Run, error: Exception) -> bool:
-        """Release an action after a temporary error, so that any conductor retries it after a pause. It has no owner
-        meanwhile, because an owner renews its leases. Returns False if another process took it over."""
+        """Release an action after a temporary error, so that any conductor retries it after a pause. Meanwhile the
+        action has no owner, because an owner renews its leases. Returns False if another process took it over."""
         if isinstance(error, exception.ServiceUnavailable):
             LOG.warning("[instance: %s] %s failed temporarily, retrying: %s", run.instance.uuid, run.label, error)
         else:
@@ -358,8 +358,8 @@ class StepExecutor:
             LOG.info("[instance: %s] %s continues on another conductor", run.instance.uuid, run.label)
             return False
         except Exception:
-            LOG.exception("[instance: %s] Cannot store the retry of %s; a conductor retries when its lease ends",
-                          run.instance.uuid, run.label)
+            LOG.exception("[instance: %s] Cannot store the retry of %s; a conductor retries when the lease of the "
+                          "operation ends", run.instance.uuid, run.label)
         return True
 
     def _give_up(self, ctx: context.RequestContext, run: Run, error: Exception) -> None:
@@ -378,8 +378,8 @@ class StepExecutor:
             if not run.inheriting:
                 raise
             # The compensation of a superseded operation must not block its successor for ever.
-            LOG.exception("[instance: %s] Cannot release the resources of the superseded operation %s",
-                          run.instance.uuid, run.operation.name)
+            LOG.exception("[instance: %s] Cannot release the resources of the superseded operation %s, its successor "
+                          "continues; check the server for leftovers", run.instance.uuid, run.operation.name)
             self._reload_instance(run)
             run.disinherit()
             step = run.first()

@@ -31,7 +31,7 @@ _COMPUTE = "nova-compute"
 
 @dataclasses.dataclass
 class TransitionNotifications:
-    """The notifications of one transaction. ``open_events``: the events that are open after it, with their publishers.
+    """The notifications of one transaction. ``open_events``: events that are open after it, with their publishers.
     ``makers`` return the notifications that are not events of the server."""
 
     open_events: dict[str, str]
@@ -144,8 +144,8 @@ class _Transition:
             requests.old_task(method, *content), publisher("nova-conductor", CONF.host), failed=True))
 
     def _started_on_conductor(self) -> list[PhasedEvent]:
-        """Return the events that the previous step started, if it ran on the conductor. No transaction is written when
-        a conductor step starts, so its "start" is notified when the step has ended."""
+        """Return the events that the previous step started, if it ran on the conductor. The start of a conductor step
+        writes no transaction, so the "start" notification is sent when the step has ended."""
         before = self.before
         if before is None or before.place != CONDUCTOR:
             return []
