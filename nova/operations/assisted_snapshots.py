@@ -1,8 +1,8 @@
-"""Assisted snapshots: of volumes that are files and can only be snapshotted by the hypervisor of the running guest.
+"""Assisted snapshots of volumes that are files, which only the hypervisor of the running guest can snapshot.
 
-The volume service creates the overlay file, or deletes the file that is no longer needed. In between, the hypervisor
-switches the guest to the new file or merges files. Only the host knows which files the guest uses, so the compensation
-asks the host, too. The service waits for the result and receives it in every case."""
+The volume service creates the overlay file before the operation, or deletes the file that is no longer needed after it.
+The operation switches the guest to the new file or merges files. Only the host knows which files the guest uses, so the
+compensation checks them there. The service waits for the result and receives it even if the operation fails."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Releas
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 
-# Seconds. Merging files takes at least as long as reading them.
+# Seconds after which the step on the host fails. Merging files takes at least as long as reading them.
 _DEADLINE = 2 * 3600.0
 _EVENT = "compute_volume_snapshot"
 _STATES = frozenset({states.ACTIVE, states.PAUSED})
@@ -83,7 +83,7 @@ class _Assisted(Releasing):
         self.make(host)
         host.result(done=True)
 
-    # The compensation does the same as the step: the guest uses these files.
+    # The compensation reports success, like the step, because the guest already uses the files.
     @step(CONDUCTOR, event=_EVENT, undo="hand_over", external=VOLUMES)
     def hand_over(self, ctl: Control) -> None:
         ctl.outside_volumes.end_assisted(self.data.snapshot_id, self.awaited, done=True)
@@ -127,7 +127,7 @@ class VolumeSnapshotCreate(_Assisted):
 
 class VolumeSnapshotDelete(_Assisted):
     name = action = "volume_snapshot_delete"
-    kind = "swap"  # takes hours, must not block others
+    kind = "swap"  # may take hours, and must not occupy the threads of shorter operations
     rules = Rules(label="volume_snapshot_delete", vm_states=_STATES, lock=False, host="up", beside=True, release=4)
     request_type = DeleteRequest
     awaited = "deleting"

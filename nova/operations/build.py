@@ -2,10 +2,10 @@
 
 place (conductor) → network, disks, start (on the host). If the network back end reports when interfaces are plugged,
 the guest starts paused: → plugged (conductor) → go (on the host). A host that fails is cleaned up and the build
-continues on the next alternate host; the last failure becomes the server's fault.
+continues on the next alternate host. If no host is left, the newest failure becomes the server's fault.
 
-Volumes of an external service are created once before (make_volumes), connected to each host that is tried
-(bind_volumes), and marked as attached when the guest runs (complete_volumes)."""
+Volumes of an external service are created once, before the first host is selected (make_volumes), connected to each
+host that is tried (bind_volumes), and marked as attached when the guest runs (complete_volumes)."""
 
 from nova import exception
 from nova.objects.servers import states
@@ -20,11 +20,11 @@ _EVENT = "compute__do_build_and_run_instance"
 
 
 class BuildData(placing.RetryData, kw_only=True):
-    """``outside_volumes``: the server has volumes of an external service; ``polls`` counts the waits for new ones, too.
-    ``outside_interfaces``: the interfaces are external."""
+    """``outside_volumes``: the server has volumes of an external service; ``polls`` also counts the waits until new
+    volumes are available. ``outside_interfaces``: the interfaces are external."""
 
     outside_volumes: bool = False
-    # Encryption of new volumes by device id. Available only while a volume is created, with the user's token.
+    # Encryption of new volumes by device id. Stored, since it can be read only with the user's token of the request.
     encryptions: dict[str, VolumeEncryption] = {}
     outside_interfaces: bool = False
 

@@ -62,7 +62,7 @@ class Delete(Operation):
 
     def _remove(self, host: HostContext) -> None:
         host.driver.guests.destroy(host.instance)
-        # Remove disks, too, that an interrupted move renamed and its host did not restore.
+        # Also remove disks that an interrupted move renamed and did not rename back.
         host.driver.guests.remove_orphan(host.instance.uuid)
         on_host.disconnect(host)
 
@@ -89,7 +89,7 @@ class Delete(Operation):
             ctl.close_migrations()
         ctl.interfaces.release()
         ctl.release_quota()
-        ctl.volumes.release()  # locked after quotas
+        ctl.volumes.release()  # after release_quota(), because rows of quotas are locked before those of volumes
         ctl.set(vm_state=states.DELETED, task_state=None, terminated_at=ctl.now(), deleted=True,
                 power_state=states.NOSTATE, user_data=None, personality=[], numa_topology=None, pci_devices=None,
                 device_addresses=None, shares=None, soft_deleted_at=None, encrypted_tpm_secret=None)

@@ -1,7 +1,7 @@
 """Evacuate: rebuild a server of a failed host on another host, from its shared disks or from its image.
 
-place (conductor) → look (destination) → found (conductor) → network, disks, start (destination), and if the network
-back end reports when interfaces are plugged → plugged (conductor) → go (destination). From the moment in which the
+place (conductor) → find_disks (destination) → record_disks (conductor) → network, disks, start (destination). If the
+network back end reports when interfaces are plugged: → plugged (conductor) → go (destination). From the moment when the
 destination may run the guest, an eviction makes the source remove its guest when the source returns."""
 
 from nova import exception
@@ -30,8 +30,8 @@ class EvacuateRequest(Object, kw_only=True):
 
 
 class EvacuateData(MoveData, kw_only=True):
-    """``shared``: the destination can access the server's disks. ``interrupted``: a resize was in progress, which may
-    have set the disks aside; a copy of them at their former place is perhaps incomplete."""
+    """``shared``: the destination can access the server's disks. ``interrupted``: a resize was in progress. It may have
+    renamed the disks, and disks under the original name may be an incomplete copy."""
 
     off: bool = False
     interrupted: bool = False
@@ -42,7 +42,7 @@ class Evacuate(Move):
     name = action = "evacuate"
     rules = Rules(label="evacuate", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}),
                   without_shares=True, without_tpm=ANY_TPM, task_states=None, lock=False, preempts=True,
-                  # A soft delete must not be superseded either. Without its host it ends soon.
+                  # A soft delete must not be superseded either. It ends soon, even while its host is down.
                   yields_to=frozenset({states.DELETING, states.SOFT_DELETING}))
     request_type = EvacuateRequest
     data_type = EvacuateData
@@ -71,7 +71,7 @@ class Evacuate(Move):
     def place(self, ctl: Control) -> None:
         ctl.check_secrets()
         here = ctl.instance.host or ""
-        if here != self.data.source and ctl.host_up(here):  # the superseded operation moved the server there
+        if here != self.data.source and ctl.host_up(here):  # the superseded operation moved it to a running host
             raise exception.ComputeServiceInUse(host=here)
         chosen = self.choose(ctl, migration_states.PRE_MIGRATING)
         # The disks on the source are kept: the evacuation may fail, and they may be the only copy.
@@ -98,7 +98,8 @@ class Evacuate(Move):
 
     @step(CONDUCTOR, event=_EVENT, journaled_as="found")
     def record_disks(self, ctl: Control) -> None:
-        """Write ``shared`` to the journal before anything is created: it decides what may be removed again."""
+        """Write ``shared`` to the journal before disks are created: it decides whether compensations may remove disks.
+        """
 
     @step("host", event=_EVENT, task_state=states.REBUILDING, undo="unplug", evict=True)
     def network(self, host: HostContext) -> None:

@@ -31,7 +31,7 @@ class ExtendData(Object, kw_only=True):
 
 class ExtendVolume(Releasing):
     name = action = "extend_volume"
-    # The operation only shows a change that already happened: state and lock of the server do not matter.
+    # The operation only shows the guest a change that has already happened: the server's state and lock do not matter.
     rules = Rules(label="extend_volume", task_states=None, lock=False, launched=False, beside=True, release=5)
     request_type = ExtendRequest
     answer_type = NoRequest
@@ -60,7 +60,7 @@ class ExtendVolume(Releasing):
             raise exception.GuestNotRunning(instance_uuid=host.instance.uuid)
         host.result(done=done)
 
-    # The compensation does the same as the step: the guest has the new size.
+    # The compensation does the same as the step, because the guest already has the new size.
     @step(CONDUCTOR, event=_EVENT, undo="hand_over", external=VOLUMES, when="awaited")
     def hand_over(self, ctl: Control) -> None:
         ctl.outside_volumes.end_extension(self.data.device.volume_id, self.data.size_gb, done=True)
@@ -77,6 +77,6 @@ class ExtendVolume(Releasing):
         self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
-        """Store the new size, even if the guest does not see it yet, unless the service waited in vain."""
+        """Store the new size, even if the guest does not see it yet, unless the service gets the result "failed"."""
         if self.data.size_gb and (self.data.done or not self.data.awaited):
             ctl.volumes.resize(self.data.device, self.data.size_gb)

@@ -24,7 +24,8 @@ from nova.operations.framework.rules import ANY_TPM, Rules
 from nova.operations.moves import Move, MoveData
 
 _SIZES = ("memory_total", "memory_processed", "memory_remaining", "disk_total", "disk_processed", "disk_remaining")
-# Seconds. A guest that writes memory faster than the network can copy takes minutes, not days.
+# Seconds after which the step fails. Even a guest that writes its memory faster than the network can copy it takes
+# minutes, not days.
 _DEADLINE = 24 * 3600.0
 
 
@@ -39,7 +40,7 @@ class LiveMigrateRequest(Object, kw_only=True):
 class LiveMigrateData(MoveData, kw_only=True):
     """``arrived``: the guest runs on the destination and cannot return. ``left``: the source has removed the guest.
     ``vifs``: the interfaces of an external service as the destination plugs them.
-    ``refusals``: number of hosts that could not take the guest; ``refusal``: the last reason."""
+    ``refusals``: number of hosts that could not receive the guest; ``refusal``: the reason of the newest refusal."""
 
     block_migration: bool | None = None
     described: MigrationSource | None = None
@@ -167,12 +168,12 @@ class LiveMigrate(Move):
         ctl.set(host=chosen.host, node=chosen.node, availability_zone=chosen.availability_zone)
 
     def may_retry(self, failure: Failure) -> bool:
-        """Return True if the next host is to be tried: no host was named, and this one could not take the guest."""
+        """Return True to try the next host: the request named no host, and the current one cannot receive the guest."""
         data: LiveMigrateData = self.data
         if super().may_retry(failure) or failure.kind == exception.PortBindingFailed.__name__:
             return True
         named = data.spec.force_host or data.spec.requested_host
-        # Without a description the source refused; with a target the destination had accepted.
+        # No ``described``: the source refused the migration. A ``target``: the destination had accepted the guest.
         if named or data.described is None or data.target is not None or not failure.retry:
             return False
         data.refusals += 1
@@ -203,8 +204,8 @@ class LiveMigrate(Move):
             host.driver.cold_migration.close_disks(host.instance)
 
     def rollback(self, host: HostContext) -> None:
-        """Undo the preparation, unless the guest runs here: then the source was lost after the guest arrived."""
-        # Guests of an unfinished migration are not listed.
+        """Undo the preparation, unless the guest runs on this host because the source was lost after it arrived."""
+        # The list of guests does not contain the guests of unfinished migrations.
         if self.data.arrived or any(guest.uuid == host.instance.uuid for guest in host.driver.guests.all()):
             host.driver.live_target.finish(host.instance)
             host.result(arrived=True)

@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 class MoveData(placing.PlacementData, kw_only=True):
     """Data of a move. ``source`` and ``host`` (the destination) are possible hosts while ``migration`` (uuid) is open.
     ``outside_interfaces`` and ``outside_volumes``: an external service manages the interfaces or volumes and must be
-    informed of the new host. ``here`` and ``there``: these volumes as connected to source and destination."""
+    informed of the new host. ``here``, ``there``: its volumes as connected to the source and to the destination."""
 
     migration: str = ""
     source: str = ""
@@ -62,8 +62,8 @@ class Bound(Operation):
         try:
             ctl.outside_volumes.reconcile()
         except (exception.InvalidVolume, exception.Forbidden) as error:
-            LOG.warning("[instance: %s] Cannot remove the volume attachments to the previous host: %s",
-                        self.instance.uuid, error)
+            LOG.warning("[instance: %s] Cannot remove the volume attachments to the previous host; delete them in the "
+                        "volume service: %s", self.instance.uuid, error)
 
     @step(CONDUCTOR, undo="bind_back", external=NETWORK, when="outside_interfaces")
     def bind(self, ctl: Control) -> None:
@@ -144,7 +144,7 @@ class Move(Bound):
         return self.data.migration if step.place == "host" and self._has_dedicated_resources(self.instance) else ""
 
     def use_claim(self, ctl: Control, consumer: str = "") -> None:
-        """Give the instance the dedicated resources of this claim (a migration's; "": its own)."""
+        """Set the instance's dedicated resources to those of a claim (``consumer``: a migration; "": the instance)."""
         if self._has_dedicated_resources(ctl.instance):
             ctl.use_claim(consumer)
 
@@ -174,7 +174,7 @@ class Move(Bound):
         """Release the claim on the current candidate and remove it from the candidates."""
         data: MoveData = self.data
         if data.candidates:
-            # The node counts heavy operations only while the claim exists: a lost claim was never counted.
+            # Before the release, since the claim names the node. A node without the claim has not counted the move.
             ctl.finish_io(failed=None, consumer=data.migration)
             ctl.release_claim(data.migration)
             ctl.migrate(data.migration, dest_compute="", dest_node="")

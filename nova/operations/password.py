@@ -10,7 +10,7 @@ from nova.operations.framework.base import NoData, Operation, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 
-_DEADLINE = 120.0  # a guest agent answers within seconds or not at all
+_DEADLINE = 120.0  # seconds after which the step fails: a guest agent answers within seconds or not at all
 
 
 class ChangePasswordRequest(Object, kw_only=True):
@@ -38,7 +38,7 @@ class ChangePassword(Operation):
     def change(self, host: HostContext) -> None:
         password = host.instance.admin_pass
         if password is None:
-            # Never set an empty password instead.
+            # Fail instead of setting an empty password.
             raise exception.InstancePasswordSetFailed(
                 instance=host.instance.uuid, reason="the stored new password cannot be decrypted")
         host.driver.guests.set_password(host.instance, password)

@@ -1,8 +1,8 @@
 """Rebuild: give a server new disks, from its image or another one; id, host and addresses do not change.
 
 check (conductor; the scheduler checks if the host supports another image) → replace, start (host). The old disks are
-kept until the new ones exist: if the rebuild fails before, a hard reboot starts the server from the old image,
-afterwards from the new one.
+kept until the new disks exist. If the rebuild fails, a hard reboot starts the server from the new disks if they exist,
+else from the old disks.
 
 A boot volume is rewritten, too (API 2.93). The embedded volume back end keeps the old content until the rebuild has
 succeeded. An external service rewrites the volume while no host uses it: let_go (host) → free, write, connect
@@ -72,7 +72,7 @@ class ImageOfServer(Object, kw_only=True):
 
 
 class RebuildData(Object, kw_only=True):
-    """``spec``: the scheduler request that checks another image, until it is answered (``selected``). ``token``
+    """``spec``: scheduler request that checks another image; ``selected``: the check is done or not needed. ``token``
     identifies the new disks; ``replaced``: the server uses them. ``off``: the server is stopped afterwards, as before.
     ``volume``: old content of the boot volume; ``outside_volumes``: an external service rewrites the volume."""
 
@@ -152,7 +152,7 @@ class Rebuild(Operation):
 
     @step(CONDUCTOR, calls_scheduler=True, event="rebuild_server")
     def check(self, ctl: Control) -> None:
-        """Ask the scheduler if the host supports the new image. Claims nothing: the server keeps its claim."""
+        """Let the scheduler check that the host supports the new image. The claim of the server does not change."""
         ctl.check_secrets()
         if not self.data.selected:
             ctl.select(self.data.spec)

@@ -19,15 +19,15 @@ from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import ANY_TPM, Rules
 from nova.operations.power import PowerAction
 
-# Properties that the image must have, and trait of the host, to rescue a server that boots from a volume.
+# To rescue a server that boots from a volume, the rescue image must have these properties, and the host this trait.
 _PROPERTIES = ("hw_rescue_device", "hw_rescue_bus")
 _TRAIT = "COMPUTE_RESCUE_BFV"
 SINCE = "rescued_at"  # key in system_metadata: time of the rescue
 
 
 class RescueRequest(Object, kw_only=True):
-    """``image``, ``kernel_id`` and ``ramdisk_id`` are visible to the caller; None: the host's rescue image, or the
-    server's. ``volume_backed``: True if the server may boot from a volume (API 2.87)."""
+    """``image``, ``kernel_id``, ``ramdisk_id``: images that the caller may see. None: the rescue image configured on
+    the host, or the image of the server. ``volume_backed``: True if the server may boot from a volume (API 2.87)."""
 
     image: Image | None = None
     kernel_id: str = ""
@@ -83,7 +83,7 @@ class Rescue(_Rescue):
     @connects_volumes
     def rescue(self, host: HostContext) -> None:
         on_host.connect(host)
-        host.driver.cold_migration.revert(host.instance)  # a failed move may have set its disks aside
+        host.driver.cold_migration.revert(host.instance)  # a failed move may have renamed the disks
         timeout = host.shutdown_timeout if self.data.running else 0
         host.rescue(self.data.image, self.data.kernel_id, self.data.ramdisk_id, timeout)
         on_host.report_guest(host)

@@ -12,7 +12,7 @@ from nova.operations.shelve import HOST, SINCE
 
 
 class ResetStateRequest(Object, kw_only=True):
-    """``state``: the vm_state that the server gets at once."""
+    """``state``: the vm_state that the server gets when the request is accepted."""
 
     state: str
 

@@ -41,7 +41,7 @@ class MigrateRequest(Object, kw_only=True):
 
 
 class ResizeData(MoveData, kw_only=True):
-    """``running``: the guest is started at the end; ``disks``: address at which the source serves them. ``stranded``:
+    """``running``: the guest is started at the end; ``disks``: address at which the source serves disks. ``stranded``:
     the source failed to restore the guest, or has not done it yet. ``share_polls``: number of waits for another server
     to release its access to a share."""
 
@@ -350,7 +350,7 @@ class RevertResize(_Finish):
         left = ctl.volumes.bound_elsewhere(self.data.source)
         if left:
             raise exception.InvalidVolume(
-                reason=f"the source host cannot reach {', '.join(left)}: detach before you revert")
+                reason=f"the source host cannot reach {', '.join(left)}: detach these volumes before the revert")
         self.data.outside_volumes = ctl.volumes.are_outside
 
     def devices_at(self, of: Step) -> list[BlockDevice]:

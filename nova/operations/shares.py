@@ -106,7 +106,7 @@ class DetachShare(_Share):
         mapping = self.instance.share(request.share_id)
         if mapping is None:
             raise exception.ShareNotAttached(instance_uuid=self.instance.uuid, share_id=request.share_id)
-        # A server on a failed host may be detached: servers with shares cannot be evacuated.
+        # Shares of a server on a failed host may be detached, because servers with shares cannot be evacuated.
         runs = self.instance.runs and ctl.host_up(self.instance.host or "")
         if runs or mapping.status not in (share_types.INACTIVE, share_types.ERROR):
             raise exception.ShareStatusIncorrect(share_id=request.share_id, status=self.instance.status_of(mapping),

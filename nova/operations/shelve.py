@@ -1,9 +1,9 @@
 """Shelve: save a stopped server in an image and release its host.
 
-Shelve: make_image (conductor) → halt, capture, upload (host) → settle (conductor). Then, at once or later as
+Shelve: make_image (conductor) → halt, capture, upload (host) → mark_shelved (conductor). Then, immediately or later as
 ShelveOffload: destroy (host) → unbind_volumes, unbind_interfaces, forget (conductor). At the end drop_former
-(conductor) deletes the image of a previous shelving that could not be deleted then. A server that boots from a volume
-needs no image. After settle the server can be restored from the image, so no step is compensated."""
+(conductor) deletes the image of a previous shelving that could not be deleted earlier. A server that boots from a
+volume needs no image. After mark_shelved the server can be restored from the image, so no step is compensated."""
 
 from typing import ClassVar
 
@@ -24,13 +24,13 @@ _SHELVE, _OFFLOAD = "compute_shelve_instance", "compute_shelve_offload_instance"
 
 
 class ShelveRequest(Object, kw_only=True):
-    """``offload``: release the host at once; None: as configured."""
+    """``offload``: release the host immediately; None: as configured by [DEFAULT]shelved_offload_time."""
 
     offload: bool | None = None
 
 
 class ShelveData(SavedData, kw_only=True):
-    """``offload``: release the host, too. ``unbinds_…``: the server has such resources of an external service.
+    """``offload``: release the host, too. ``unbinds_…``: the server has volumes or interfaces of an external service.
     ``settled``: the server is shelved; ``former``: id of the remaining image of a previous shelving."""
 
     offload: bool = False
@@ -95,7 +95,7 @@ class Shelve(_Offloading, Saving, FollowsPowerState):
         if not instance.volume_backed:
             self.data.image = ctl.images.describe(f"{(instance.display_name or '')[:_NAME_ROOM]}-shelved", {})
             self.data.former = instance.system_metadata.get(IMAGE, "")
-            # The image belongs to the server's project, whoever requests the shelving, and is deleted with the server.
+            # The image belongs to the server's project, even if an administrator of another project shelves the server.
             self.data.image.owner, self.data.image.visibility = instance.project_id, "private"
             self.data.image.members = []
         wanted = ctl.offloads_at_once if request.offload is None else request.offload

@@ -15,7 +15,7 @@ from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 
 STATES = frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED})
-# Seconds. Disks may be large and image services slow.
+# Seconds after which a step that copies or uploads a disk fails. Disks may be large and image services slow.
 DEADLINE = 24 * 3600.0
 
 
@@ -118,7 +118,7 @@ class CreateBackup(Saving):
         if self.instance.volume_backed:
             raise exception.Invalid("Backup is not supported for volume-backed instances.")
         self.data.image = ctl.images.describe(request.name, request.metadata, "backup")
-        # properties by which the rotation finds it
+        # rotate() finds the backups of the server by these properties.
         self.data.image.properties |= {"image_type": "backup", "backup_type": request.backup_type}
         return ImageMade(image_id=self.data.image.id)
 

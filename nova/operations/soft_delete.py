@@ -1,7 +1,7 @@
 """Soft delete: power a server off; the user can restore it until it is reclaimed.
 
 A soft-deleted server does not count against quota but keeps its resources on the host. A project may therefore have
-only as many soft-deleted servers as its remaining quota allows; further servers are deleted at once."""
+only as many soft-deleted servers as its remaining quota allows; further servers are deleted immediately."""
 
 import contextlib
 import datetime
@@ -54,7 +54,7 @@ class SoftDelete(EndsMove):
         if ctl.instance.vm_state == states.RESIZED:
             super().succeeded(ctl)  # the move is confirmed
         if ctl.instance.vm_state == states.SOFT_DELETED:
-            ctl.soft_delete()  # a superseded restore must not leave it undeleted
+            ctl.soft_delete()  # again, because a superseded restore has undeleted the server
         ctl.set(task_state=None)
         ctl.fault(failure)
 
@@ -109,7 +109,7 @@ class Reclaim(Delete):
     rules = Rules(label="reclaim", vm_states=frozenset({states.SOFT_DELETED}), lock=False, launched=False)
     request_type = ReclaimRequest
 
-    # The server has one host only: a server is not soft-deleted during a move.
+    # Without destroy_other: the guest is on one host only, because a soft delete ends an open move.
     destroy, let_go_of_volumes, close_shares, give_interfaces_back, drop_image, forget = (
         Delete.destroy, Delete.let_go_of_volumes, Delete.close_shares, Delete.give_interfaces_back, Delete.drop_image,
         Delete.forget)

@@ -1,8 +1,8 @@
 """Swap volume: replace a volume of a running guest by another one with the same data; the guest sees the same disk.
 
-The guest writes to the old volume until all data is copied, and from then on to the new one. Everything before that
-moment can be undone, nothing after it. Only the host knows which volume the guest uses, so the compensation asks the
-host and undoes or completes the swap accordingly."""
+The guest writes to the old volume until all data is copied, and from then on to the new one. The swap can be undone
+before that moment, but not after it. Only the host knows which volume the guest uses, so the compensation checks that
+on the host and undoes or completes the swap accordingly."""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Releas
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
 from nova.operations.framework.rules import Rules
 
-# Seconds. A volume may be large.
+# Seconds after which the step on the host fails. A volume may be large.
 _DEADLINE = 7 * 86400.0
 
 
@@ -31,7 +31,7 @@ class SwapRequest(Object, kw_only=True):
 
 
 class SwapData(Object, kw_only=True):
-    """``device`` gets the volume of ``new``, which the API does not show until then. ``outside_volumes``: an external
+    """``device`` gets the volume of ``new`` at the end; the API does not show ``new``. ``outside_volumes``: an external
     service manages both volumes. ``migrates``: that service requested the swap, and the volume keeps its id.
     ``swapped``: the guest uses the new volume. ``encryption``: of the new volume."""
 
@@ -51,7 +51,7 @@ class SwapVolume(Releasing):
     request_type = SwapRequest
     answer_type = NoRequest
     data_type = SwapData
-    kind = "swap"  # takes hours, must not block snapshots
+    kind = "swap"  # may take hours, and must not occupy the threads of snapshots
     point_of_no_return = "swap"
 
     @property
@@ -91,7 +91,7 @@ class SwapVolume(Releasing):
         host.driver.volume_swaps.swap(host.instance, self.data.device, host.connected(self._swapped()), host.cancelled)
         self._disconnect_unused(host, True)
 
-    # The compensation does the same as the step: the guest uses the new volume.
+    # The compensation does the same as the step, because the guest already uses the new volume.
     @step(CONDUCTOR, event="compute_swap_volume", undo="hand_over", external=VOLUMES, when="outside_volumes")
     def hand_over(self, ctl: Control) -> None:
         ctl.outside_volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=True)
@@ -99,7 +99,7 @@ class SwapVolume(Releasing):
     @connects_volumes
     def check_swapped(self, host: HostContext) -> None:
         new = self._swapped()
-        with contextlib.suppress(exception.VolumeUnusable):  # then no guest on this host uses it
+        with contextlib.suppress(exception.VolumeUnusable):  # no guest on this host uses a volume that is unusable here
             new = host.connected(new)
         self._disconnect_unused(host, host.driver.volume_swaps.cancel(host.instance, new))
 
@@ -107,7 +107,7 @@ class SwapVolume(Releasing):
         ctl.outside_volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=self.data.swapped)
 
     def clean_up(self, of: Step, ctl: Control) -> None:
-        # If the volume was attached again, Cinder's attachment is in use: it has the same server and volume.
+        # If the new volume was attached to the server again, Cinder's attachment of server and volume is in use.
         volume_ids = {volume.volume_id for volume in ctl.instance.volumes}
         if of.name == "hand_over" or self.data.new.volume_id not in volume_ids:
             super().clean_up(of, ctl)
@@ -130,7 +130,7 @@ class SwapVolume(Releasing):
 
 @contextlib.contextmanager
 def _new_volume() -> Iterator[None]:
-    """Report a missing volume as invalid input: it is the requested new volume, not that of the URL."""
+    """Report a missing volume as invalid input, because it is the new volume in the body, not the volume in the URL."""
     try:
         yield
     except exception.VolumeNotFound as error:

@@ -2,7 +2,8 @@
 
 On its host: power_on. Without a host: find_image, place (conductor) → network, disks, start (host), from the image made
 by shelving. If the network back end reports when interfaces are plugged, plugged (conductor) → go (host) follow. At the
-end settle and drop_image (conductor): after settle the server runs, whatever happens to the image."""
+end mark_unshelved and drop_image (conductor). After mark_unshelved no step is compensated, even if the image cannot be
+deleted."""
 
 import functools
 
@@ -23,7 +24,7 @@ _SHELF = frozenset({states.SHELVED, states.SHELVED_OFFLOADED})
 
 
 class UnshelveRequest(Object, kw_only=True):
-    """``unpin``: remove the server's availability zone; ``availability_zone``: the new one."""
+    """``unpin``: remove the server's pin to a zone; ``availability_zone``: the zone to which the server is pinned."""
 
     availability_zone: str | None = None
     unpin: bool = False
@@ -35,9 +36,9 @@ class UnshelveRequest(Object, kw_only=True):
 
 
 class UnshelveData(placing.RetryData, kw_only=True):
-    """``offloaded``: the server has no host; ``on_host``: it has. ``saved_in``: id of the image made by shelving;
-    ``image``: that image; ``pinned``: the requested availability zone; ``binds_…``: the server has such resources of an
-    external service; ``settled``: the server runs and is not compensated any more."""
+    """``offloaded``: the server has no host; ``on_host``: it has one. ``saved_in``: id of the image made by shelving;
+    ``image``: that image; ``drops``: id of the image to delete at the end. ``pinned``: the requested availability zone.
+    ``binds_…``: the server has volumes or interfaces of an external service. ``settled``: mark_unshelved is done."""
 
     offloaded: bool = False
     on_host: bool = False

@@ -25,13 +25,13 @@ from nova.operations.snapshot import STATES, ImageMade, SavedData, Saving, Snaps
 LOG = logging.getLogger(__name__)
 
 _EVENT = "api_snapshot_instance"
-# Seconds between two polls of the snapshots while the guest is quiesced, and their maximum number: writers are blocked.
+# Seconds between two polls of the snapshots, and maximum number of polls, while the guest is quiesced and cannot write.
 _POLL_INTERVAL, _MAX_POLLS = 1.0, 30
 
 
 class VolumeImageData(SavedData, kw_only=True):
     """``quiesce``: quiesce the guest while snapshots are taken; ``quiesce_requested_at``: when that was requested.
-    ``polls``: number of waits for the snapshots; ``drops``: number of waits until they can be deleted."""
+    ``polls``: number of waits until snapshots are ready; ``drops``: number of waits until they can be deleted."""
 
     quiesce: bool = False
     quiesce_requested_at: datetime.datetime | None = msgspec.field(default=None, name="asked_at")
@@ -50,7 +50,7 @@ class CreateVolumeImage(Saving):
         precheck.check_snapshots()
 
     def accept(self, ctl: Acceptance, request: SnapshotRequest) -> ImageMade:
-        if self.instance.action_uuid:  # a queued action has no user token any more
+        if self.instance.action_uuid:  # a queued action loses the user's token, which the snapshots need
             raise exception.InstanceIsBusy(method=self.rules.label, instance_uuid=self.instance.uuid)
         image = ctl.images.describe(request.name, request.metadata)
         image.min_disk = 0  # the snapshots define the minimum size of the disks
@@ -99,8 +99,8 @@ class CreateVolumeImage(Saving):
             if Properties.of(ctl.instance).image_flag(QUIESCE):
                 raise exception.InstanceQuiesceFailed(instance_id=ctl.instance.uuid, reason=(
                     "the volume snapshots took longer than file systems may stay quiesced"))
-            LOG.warning("[instance: %s] The volume snapshots may have been taken after the file systems were thawed",
-                        ctl.instance.uuid)
+            LOG.warning("[instance: %s] The volume snapshots may be inconsistent: some may have been taken after the "
+                        "file systems were thawed", ctl.instance.uuid)
         if self.data.quiesce and not made and self.data.polls < _MAX_POLLS:
             self.data.polls += 1
             raise Wait(seconds=_POLL_INTERVAL, ahead=ASSISTED)

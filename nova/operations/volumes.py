@@ -42,8 +42,8 @@ class DetachRequest(Object, kw_only=True):
 class VolumeData(Object, kw_only=True):
     """``device``: the device of the operation as stored in the server's row. ``outside_volumes``: an external service
     manages the volume; ``let_go``: the guest has released the volume; ``released``: that service has released it, too.
-    ``lost``: that service has lost or broken the volume. ``multiattach``: other servers may attach it. ``owner``: its
-    project at the time of the request."""
+    ``lost``: the volume is missing or in error there. ``multiattach``: other servers may attach the volume. ``owner``:
+    project of the volume at the time of the request."""
 
     host: str = ""
     device: BlockDevice | None = None
@@ -62,7 +62,7 @@ class _Volume(Releasing):
     data_type = VolumeData
 
     def clean_up(self, of: Step, ctl: Control) -> None:
-        # A volume that was attached again since has the same ids at the service.
+        # If the volume was attached to the server again, the service cannot tell the two attachments apart: keep both.
         if all(other.uuid == self.data.device.uuid for other in ctl.instance.volumes
                if other.volume_id == self.data.device.volume_id):
             super().clean_up(of, ctl)
@@ -154,7 +154,7 @@ class DetachVolume(_Volume):
 
     @step(CONDUCTOR, undo="roll_back", external=VOLUMES, when="outside_volumes")
     def begin_outside(self, ctl: Control) -> None:
-        """Mark the volume as detaching at the service. A move may have given it another attachment."""
+        """Mark the volume as detaching at the service. A move since the request may have replaced its attachment."""
         self.data.device = ctl.instance.volume_now(self.data.device) or self.data.device
         if not self.data.lost:
             ctl.outside_volumes.begin_detaching(self.data.device)
@@ -165,7 +165,7 @@ class DetachVolume(_Volume):
         host.volumes.disconnect(self.data.device.connection_info)
         host.result(let_go=True)
 
-    # The compensation does the same as the step: the service cannot undo the release.
+    # The compensation does the same as the step, because the service cannot undo the release.
     @step(CONDUCTOR, event="compute_detach_volume", undo="release", external=VOLUMES, when="outside_volumes")
     def release(self, ctl: Control) -> None:
         try:
@@ -173,8 +173,8 @@ class DetachVolume(_Volume):
         except (exception.NotFound, exception.InvalidVolume) as error:
             if not self.data.lost:
                 raise
-            LOG.warning("[instance: %s] Volume %s is lost at the volume service; its attachment there cannot be "
-                        "removed: %s", self.instance.uuid, self.data.device.volume_id, error)
+            LOG.warning("[instance: %s] Volume %s is missing or in error at the volume service, detaching it without "
+                        "the service: %s", self.instance.uuid, self.data.device.volume_id, error)
         self.data.released = True
 
     @connects_volumes

@@ -17,8 +17,8 @@ step at :data:`CONDUCTOR` receives a :class:`~nova.operations.framework.contexts
 of a field of the operation's data that holds a host name; the step runs there and receives a
 :class:`~nova.operations.framework.contexts.HostContext`. Consecutive steps on one host travel in one message.
 
-The life of an operation (each hook states its contract in its docstring). Classes have their methods in this order, the
-compensations, which have no decorator, behind the steps:
+The life of an operation (the docstring of each hook states its contract). Classes list their methods in this order, and
+the compensations, which have no decorator, after the steps:
 
 1. Acceptance, in the process that serves the request: ``begin``, ``prepare`` (before the transaction), ``accept`` (in
    the transaction that also checks :class:`~nova.operations.framework.rules.Rules` and writes the action).
@@ -64,10 +64,10 @@ IMAGES: Final = "images"
 HOST: Final = "host"
 OUTSIDE = (VOLUMES, SHARES, NETWORK, IMAGES, HOST)
 
-# Default limit in seconds for a step on a host. After that time the step counts as hung.
+# Default limit in seconds for a step on a host. After that time the step fails as hung.
 DEADLINE = 3600.0
 
-# Errors of the request itself, which recur on every host.
+# Errors of the request itself. They would recur on every host, so the operation tries no other host.
 _FINAL = (exception.Invalid, exception.NotFound, exception.Forbidden, exception.NoValidHost,
           exception.MaxRetriesExceeded, exception.VirtualInterfaceCreateFailed)
 
@@ -147,7 +147,7 @@ class Wait(Exception):
     """
 
     def __init__(self, *events: str, seconds: float, ahead: Sequence[str] = ()) -> None:
-        super().__init__(f"waits for {', '.join(events) or 'a time'} for {seconds:g} s")
+        super().__init__(f"waits up to {seconds:g} s{' for ' if events else ''}{', '.join(events)}")
         self.events, self.seconds, self.ahead = events, seconds, ahead
 
 
@@ -175,7 +175,7 @@ class Inherited(Object, kw_only=True):
 
 
 class Cleanup(Object, kw_only=True):
-    """The deferred cleanup of an external step, with the volumes and interfaces that the server had then."""
+    """The deferred cleanup of an external step, with the volumes and interfaces of the server when the step ran."""
 
     operation: str
     step: str
@@ -191,7 +191,7 @@ class Journal(Object, kw_only=True):
     ``latest``: the latest failure, by which the operation decides whether to retry. ``tries``: the number of times that
     the current step was dispatched, or of cleanup attempts after the action has ended. ``waits_until``: the end of the
     time that the current step may wait. ``inherited``: superseded operations to compensate before the first step, the
-    latest one first. ``cleanups``: external steps whose compensation is deferred. ``interrupted``: the external step
+    newest first. ``cleanups``: external steps whose compensation is deferred. ``interrupted``: the external step
     that ran when the action was superseded. ``open_events``: notified events that have started and not ended, with the
     publisher of each. ``trace``: the span in which the action was accepted (W3C traceparent), or "".
     """
@@ -364,9 +364,9 @@ class Operation:
             getattr(self, method)(where)
 
     def interrupted(self, host: HostContext, what: str) -> None:
-        """Handle the interrupt ``what`` while a step runs on this host. Runs on the compute host in a thread of its
-        own, concurrently with the step, without a lock. A NovaException is logged and the step continues. The interrupt
-        "cancel" does not call this hook; it sets ``host.cancelled``."""
+        """Handle a request to interrupt the step that runs on this host (``what``: "force-complete"). Runs on the
+        compute host in a thread of its own, concurrently with the step, without a lock. A NovaException is logged and
+        the step continues. The request "cancel" does not call this hook; it sets ``host.cancelled``."""
 
     def clean_up(self, of: Step, ctl: Control) -> None:
         """Undo the external step ``of``, which may have taken effect after the operation had ended.
@@ -380,7 +380,7 @@ class Operation:
         self.run(of, ctl, undo=not of.deferrable)
 
     def compensation_failed(self, of: Step) -> None:
-        """Note that the compensation of a step failed for good; the other compensations still run. May change
+        """Record that the compensation of a step is given up; the other compensations still run. May change
         ``self.data``, which is written together with the next step. No lock, no transaction."""
 
     def stays(self, host: str) -> bool:
@@ -406,7 +406,7 @@ class Operation:
 
     def may_retry(self, failure: Failure) -> bool:
         """Return True to continue forwards from ``retry_from``. Called when all steps after ``retry_from`` and that
-        step itself are compensated. ``failure`` is the latest one. May change ``self.data``."""
+        step itself are compensated. ``failure`` is the newest failure. May change ``self.data``."""
         return False
 
     def succeeded(self, ctl: Control) -> None:
@@ -429,7 +429,7 @@ class Operation:
 
 
 class Releasing(Operation):
-    """Base of operations that release the same after a failure as when another operation supersedes them."""
+    """Base of operations that release the same resources after a failure as when another operation supersedes them."""
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         super().failed(ctl, failure)
@@ -449,7 +449,7 @@ def context_of(action: Action) -> context.RequestContext:
 
 
 def failure_of(error: BaseException, host: str | None = None) -> Failure:
-    """Return the failure for an error: with the message of a NovaException, else with the class only."""
+    """Return the failure for an error: with its message if it is a NovaException, else only with its class."""
     meant = isinstance(error, exception.NovaException)
     inside = error.inside if isinstance(error, exception.NovaException) and error.inside != error.message else ""
     trace = "".join(traceback.format_exception(error))

@@ -36,8 +36,8 @@ class PrecheckContext(Protocol):
         Raises VolumeNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable."""
 
     def check_detachable(self, volume_id: str) -> bool:
-        """Check with the volume service that the caller may detach the volume. Returns False if the volume service no
-        longer has the volume, or it is in error, and needs no call. Raises VolumeNotFound (of another project),
+        """Check with the volume service that the caller may detach the volume. Returns False if the volume is missing
+        or in error there, so that it can be detached without the service. Raises VolumeNotFound (of another project),
         InvalidVolume, Forbidden, VolumeServiceUnavailable."""
 
     def check_not_shared(self, device: BlockDevice) -> None:
@@ -84,7 +84,7 @@ class Control(Protocol):
 
     @property
     def plugging_is_fatal(self) -> bool:
-        """Return True if the operation fails when interfaces are not plugged in time."""
+        """Return True if the operation fails when interfaces are not plugged within ``plugging_timeout``."""
 
     @property
     def reimage_timeout(self) -> int:
@@ -110,7 +110,7 @@ class Control(Protocol):
         """Return True if an external service (Neutron) manages the interfaces."""
 
     def set(self, **changes: Any) -> None:
-        """Change columns of the instance. ``instance`` shows the new values at once."""
+        """Change columns of the instance. ``instance`` has the new values immediately."""
 
     def set_items(self, items: Mapping[str, str | None]) -> None:
         """Change these items of the instance's system_metadata; None removes an item. Other items are not overwritten,
@@ -180,17 +180,17 @@ class Control(Protocol):
         """Return True if the compute service of the host is alive and not forced down."""
 
     def evicted_hosts(self) -> list[str]:
-        """Return the hosts that still have to remove remains of the instance. It cannot be placed there before. """
+        """Return the hosts that still have to remove remains of the instance. Until then it cannot be placed there."""
 
     def hasten_eviction(self, host: str) -> None:
         """Make the host remove the remains of the instance now instead of at its next periodic check."""
 
     def events(self, *keys: str) -> dict[str, str]:
-        """Return the status of those of these external events that arrived, by their key. See
+        """Return the status of each of these external events that has arrived, by its key. See
         :func:`nova.operations.framework.base.event_key`."""
 
     def forget_events(self, *keys: str) -> None:
-        """Delete these external events: they were handled, or belong to the past."""
+        """Delete these external events: they were handled, or arrived before the operation began to wait."""
 
     def release_quota(self) -> None:
         """Stop counting the instance against the quota of its project."""
@@ -220,7 +220,7 @@ class Acceptance(Control, Protocol):
     action_uuid: str
     # True if a server may be resized on its current host ([DEFAULT]allow_resize_to_same_host).
     same_host_allowed: bool
-    offloads_at_once: bool  # True if a shelved server is offloaded at once ([DEFAULT]shelved_offload_time)
+    offloads_at_once: bool  # True if a shelved server is offloaded immediately ([DEFAULT]shelved_offload_time = 0)
 
     def request_spec(self, flavor: Flavor, host: str | None = None, forced: bool = False) -> RequestSpec:
         """Return the scheduler request for the server with this flavor. With ``forced``, ``host`` skips the filters."""
@@ -238,7 +238,7 @@ class Acceptance(Control, Protocol):
         """Store the password encrypted until the operation ends. Orders for hosts contain the password until then."""
 
     def encrypted_for_user(self, password: str) -> str:
-        """Return the password encrypted with the server's public key (base64), "" without a sufficient RSA key."""
+        """Return the password encrypted with the server's public key (base64), or "" if it has no usable RSA key."""
 
     def reserve(self, cores: int = 0, ram: int = 0) -> None:
         """Reserve quota like charge(), but check the project's limits. Raises OverQuota."""

@@ -8,8 +8,8 @@ directory that the guest mounts.
 
 Errors: GuestNotFound (no such guest), HypervisorUnavailable (retry later), InProgress (call again later), and other
 NovaException subclasses with a message for the user. Any other exception counts as an unexpected driver error. Abstract
-methods are required of every driver; the others refuse (NotImplementedHere) or have nothing to do, unless a driver
-implements them.
+methods are required of every driver; other methods raise NotImplementedHere or do nothing, unless a driver implements
+them.
 """
 
 import abc
@@ -28,13 +28,13 @@ from nova.objects.servers.guest import Diagnostics, DiskImage, GuestStatus
 from nova.objects.servers.instance import BlockDevice, DeviceAddress, Instance
 from nova.objects.servers.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
 
-# Seconds after which the quiesced file systems of a guest are thawed in any case: all writers in the guest are blocked
-# meanwhile.
+# Seconds after which the quiesced file systems of a guest are thawed even without a request, since all writers in the
+# guest are blocked meanwhile.
 QUIESCE_TIMEOUT = 60.0
 
 
 class InProgress(exception.NovaException, template="A change of the guest is in progress: {reason}"):
-    """Raised by a verb that has started a change which takes minutes. nova-compute calls the verb again after
+    """Raised by a method that has started a change which takes minutes. nova-compute calls the method again after
     ``seconds``, until it returns or the deadline of the step has passed; meanwhile no thread waits."""
 
     def __init__(self, message: str | None = None, seconds: float = 2.0, **kwargs: Any) -> None:
@@ -42,14 +42,14 @@ class InProgress(exception.NovaException, template="A change of the guest is in 
         self.seconds = seconds
 
 
-# Notes of a driver, by the change, while a step that raised InProgress is called again.
+# Numbers that a driver notes for its next call, by name, while a step that raised InProgress is called again.
 _NOTES: contextvars.ContextVar[dict[str, int]] = contextvars.ContextVar("notes")
 
 
 @contextlib.contextmanager
 def repeated_step(notes: dict[str, int]) -> Iterator[None]:
     """Provide the notes of a step to the driver within the block. All calls of a step share them, and no other step
-    does: the notes of a step that fails or is superseded must not influence the next one."""
+    does: the notes of a step that fails or is superseded must not influence the next step."""
     token = _NOTES.set(notes)
     try:
         yield
@@ -97,7 +97,7 @@ class Guests(abc.ABC):
 
     @abc.abstractmethod
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
-        """Stop the guest at once and remove it, its disks and its console log. Succeeds if the guest does not exist.
+        """Stop the guest immediately and remove it, its disks and console log. Succeeds if the guest does not exist.
         Never removes disks that moved to another host (shared storage) or that open_disks() renamed."""
 
     def remove_orphan(self, uuid: str, keep_disks: bool = False) -> None:
@@ -105,7 +105,7 @@ class Guests(abc.ABC):
         moved to another host. Succeeds if there is nothing to remove."""
 
     def stop(self, uuid: str) -> None:
-        """Power off a guest of which only the uuid is known, and keep its disks. Succeeds without a guest. """
+        """Power off a guest of which only the uuid is known; keep its disks. Succeeds if the guest does not exist."""
         raise exception.NotImplementedHere(what="stop unknown guests")
 
     @abc.abstractmethod
@@ -130,7 +130,7 @@ class Guests(abc.ABC):
         return {guest.uuid for guest in self.all()}
 
     def set_password(self, instance: Instance, password: str) -> None:
-        """Change the administrator's password. Raises InstancePasswordSetFailed without a suitable agent."""
+        """Change the administrator's password. Raises InstancePasswordSetFailed if the guest has no suitable agent."""
         raise exception.NotImplementedHere(what="set password on instance")
 
 
@@ -148,7 +148,8 @@ class Disks(abc.ABC):
                 timeout: int = 0) -> None:
         """Shut the guest down (see Power.off) and replace its local disks; the guest is then undefined.
         ``keep_ephemerals``: keep ephemeral disks. ``token`` identifies the new disks: a repeated call keeps them. The
-        old disks are kept until all new ones exist. Succeeds without a guest. Raises the errors of prepare()."""
+        old disks are kept until all new disks exist. Succeeds if the guest does not exist. Raises the errors of
+        prepare()."""
         raise exception.NotImplementedHere(what="rebuild servers")
 
     def exist(self, instance: Instance) -> bool:
@@ -169,12 +170,12 @@ class Power(abc.ABC):
 
     @abc.abstractmethod
     def off(self, instance: Instance, timeout: int = 0) -> None:
-        """Request a shutdown of the guest and wait ``timeout`` seconds, then power it off (0: at once)."""
+        """Request a shutdown of the guest and wait ``timeout`` seconds, then power it off (0: immediately)."""
 
     @abc.abstractmethod
     def reboot(self, instance: Instance, hard: bool, timeout: int | None = None) -> None:
-        """Reboot the guest, soft or hard. Soft: the guest reboots itself, or hard after ``timeout`` seconds (None: the
-        driver's default, 0: at once). Hard: power cycle with a renewed definition, from any state."""
+        """Reboot the guest. Soft: request the guest to reboot itself; if it does not within ``timeout`` seconds (None:
+        the driver's default), reboot it hard. Hard: power cycle with a renewed definition, from any state."""
 
     def pause(self, instance: Instance) -> None:
         """Stop the CPUs of the running guest. Raises InstanceInvalidState if the guest does not run."""
@@ -258,7 +259,7 @@ class Volumes:
 
     def detach(self, instance: Instance, device: BlockDevice) -> None:
         """Detach a volume; the hypervisor has released it on return. Succeeds if the volume or the guest is not there.
-        Raises DeviceDetachFailed if the guest does not release the volume in time."""
+        Raises DeviceDetachFailed if the guest does not release the volume within the time limit of the driver."""
         raise exception.NotImplementedHere(what="detach volumes")
 
     def extend(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
@@ -289,8 +290,8 @@ class VolumeFiles:
     """The files of volumes with snapshots under running guests."""
 
     def names(self, instance: Instance, device: BlockDevice) -> list[str]:
-        """Return the names of the volume's files that the guest uses, from the active file down to the base. Empty
-        without the guest or the volume."""
+        """Return the names of the volume's files that the guest uses, from the active file down to the base. Empty if
+        the guest does not exist or does not have the volume."""
         raise exception.NotImplementedHere(what="list the files of volumes")
 
     def snapshot(self, instance: Instance, new: BlockDevice) -> None:
@@ -303,7 +304,7 @@ class VolumeFiles:
     def merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
               cancelled: Cancelled) -> None:
         """Merge overlay files of a volume. With ``base``: commit the files from ``top`` down to ``base`` into ``base``.
-        Without: pull all files between the active file and ``top`` (None: all files) into the active file; ``top``
+        Without it: pull all files between the active file and ``top`` (None: all files) into the active file; ``top``
         itself is not merged. Succeeds if that is done already. Continues a merge that a crash interrupted. Raises
         GuestNotRunning, VolumeSnapshotFailed; the guest then keeps its previous files."""
         raise exception.NotImplementedHere(what="merge files of volumes")
@@ -314,7 +315,7 @@ class VolumeFiles:
 
 
 class Interfaces:
-    """Network interfaces of guests. They change as volumes do."""
+    """Network interfaces of guests. A change applies to the running guest, if there is one, and to its definition."""
 
     def attach(self, instance: Instance, vif: VIF) -> None:
         """Attach a plugged interface to the guest."""
@@ -327,15 +328,16 @@ class Interfaces:
 
 class ColdMigration:
     """Moves of stopped guests. Call sequence on the source: check_resize, open_disks, then close_disks and confirm, or
-    revert. On the destination: receive_disks, finish, Power.on; Guests.destroy undoes them. Both may be one host."""
+    revert. On the destination (or the same host): receive_disks, finish, Power.on; Guests.destroy undoes these calls.
+    """
 
     def check_resize(self, instance: Instance, flavor: Flavor) -> None:
         """Check, while the guest still runs, that its disks can be converted to ``flavor``. Raises ResizeError."""
 
     def open_disks(self, instance: Instance, timeout: int = 0) -> DiskSource:
-        """Shut the guest down (see Power.off), set its disks aside, and serve them until close_disks(). The guest is no
-        longer listed on this host. A repeated call serves the same disks, after a restart of the service under another
-        address and key; the latest result is valid."""
+        """Shut the guest down (see Power.off), rename its disks, and serve them until close_disks(). The guest is no
+        longer listed on this host. A repeated call serves the same disks; after a restart of the service it returns a
+        new address and key, and the former ones are invalid."""
         raise exception.NotImplementedHere(what="move servers")
 
     def close_disks(self, instance: Instance) -> None:
@@ -373,7 +375,7 @@ class LiveMigrationSource:
                 cancelled: Cancelled) -> None:
         """Migrate the running guest; return when it runs on the destination and is stopped on this host. Follows a
         migration that is under way, also one started by a previous process, instead of starting another one. Raises
-        MigrationCancelled (``cancelled`` is set) and MigrationError; the guest then runs on this host."""
+        MigrationCancelled (``cancelled`` is set) and MigrationError; the guest then still runs on this host."""
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def force_complete(self, uuid: str) -> None:
@@ -385,7 +387,7 @@ class LiveMigrationTarget:
     """Live migration on the destination host. LiveMigrationSource has the call sequence."""
 
     def prepare(self, instance: Instance, source: MigrationSource, block: bool | None = None) -> MigrationTarget:
-        """Prepare this host for the guest; ``instance`` has the volumes and interfaces of this host. ``block``: copy
+        """Prepare this host for the guest; ``instance`` has volumes and interfaces as on this host. ``block``: copy
         disks (None: copy if the hosts do not share them). Base images are then copied from the source, too. Raises
         MigrationPreCheckError (CPU, hypervisor, storage), DiskFull."""
         raise exception.NotImplementedHere(what="migrate running servers")

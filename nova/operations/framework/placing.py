@@ -1,4 +1,4 @@
-"""Choice of a host for builds, moves and unshelving: one candidate after the other."""
+"""Selection of a host for builds, moves and unshelving. The candidates are tried one after the other."""
 
 import logging
 from typing import Any
@@ -21,7 +21,7 @@ MAX_POLLS, POLL_INTERVAL = 30, 1.0
 
 class PlacementData(Object, kw_only=True):
     """Data of an operation that chooses a host. ``candidates``: the host in use first, then the alternates.
-    ``selected``: they are the result of a scheduler. ``tries``: number of hosts that failed. ``polls``: number of waits
+    ``selected``: a scheduler has returned them. ``tries``: number of hosts that failed. ``polls``: number of waits
     for a host to remove remains of the instance. ``plugs``: interfaces that must be plugged before the guest starts."""
 
     spec: RequestSpec
@@ -44,8 +44,8 @@ def empty_spec(instance: Instance) -> dict[str, Any]:
 
 def next_host(ctl: Control, data: PlacementData, *excluded: str) -> Selection:
     """Return the next candidate; request candidates from a scheduler if there are none. Raises NoValidHost. Leaves out
-    the hosts ``excluded`` and hosts that still have remains of the instance. If no other host is available, hosts with
-    remains are ordered to remove them now, and the step waits."""
+    the hosts ``excluded`` and hosts that still have remains of the instance. If no other host is available, requests
+    the hosts with remains to remove them immediately, and raises Wait."""
     if not data.selected:
         ctl.group_hosts(data.spec)
         # Checked here, because an operation that ran before or was superseded may have left remains on any host.
@@ -63,16 +63,16 @@ def next_host(ctl: Control, data: PlacementData, *excluded: str) -> Selection:
 
 
 def select(ctl: Control, data: PlacementData, spec: RequestSpec) -> None:
-    """Request candidates from a scheduler. Raises NoValidHost. If there are none, present candidates that only violate
-    a soft policy of the server group are kept."""
+    """Request candidates from a scheduler. Raises NoValidHost, unless the current candidates only violate a soft policy
+    of the server group: these are then kept."""
     group = data.spec.group
     try:
         data.candidates = ctl.select(spec)[0]
     except exception.NoValidHost:
         if group is None or not group.stale or not data.candidates:
             raise
-        LOG.info("No host meets the soft policy of server group %s better than host %s", group.uuid,
-                 data.candidates[0].host)
+        LOG.info("No host meets the soft policy of server group %s better than host %s, which stays selected",
+                 group.uuid, data.candidates[0].host)
     data.selected = True
     if group is not None:
         group.stale = False
@@ -125,7 +125,7 @@ class PlacedOperation(Operation):
             data.tries += 1
         if not failure.retry or data.tries >= data.max_tries:
             return False
-        # No candidates left but retries are: call the scheduler again, without the nodes that failed.
+        # Retries are left, but no candidates: call the scheduler again, without the nodes that failed.
         if not data.candidates:
             data.selected = False
         return True

@@ -2,7 +2,7 @@
 
 See :mod:`nova.operations.framework.contexts`. Server… classes write to the database in the transaction of
 their step. Outside… classes call the external service that manages the resource, from external steps; every method is
-idempotent. There is no ServerShares: OutsideShares serves every back end.
+idempotent. ServerShares and OutsideShares serve every share back end.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ from nova.objects.volumes.volume import VolumeContent, VolumeEncryption, VolumeS
 
 
 class Interfaces(Protocol):
-    """Verbs of ServerInterfaces and OutsideInterfaces. No ``vifs`` means all interfaces of the instance."""
+    """Methods of ServerInterfaces and OutsideInterfaces. No ``vifs`` means all interfaces of the instance."""
 
     def take(self, host: str) -> None:
         """Allocate the requested interfaces, bound to the host. Interfaces that exist already are kept."""
@@ -41,8 +41,8 @@ class ServerInterfaces(Interfaces, Protocol):
 
 
 class OutsideInterfaces(Interfaces, Protocol):
-    """Interfaces managed by an external service (Neutron). Methods call the service at once, and store the interfaces
-    with the step. All methods raise NetworkServiceUnavailable and the errors of the service."""
+    """Interfaces managed by an external service (Neutron). Methods call the service immediately; the interfaces are
+    stored when the step ends. All methods raise NetworkServiceUnavailable and the errors of the service."""
 
     def give_back(self, wanted: NetworkRequest | None) -> None:
         """Undo an add() that may be incomplete."""
@@ -50,7 +50,7 @@ class OutsideInterfaces(Interfaces, Protocol):
     def bind_also(self, host: str) -> list[VIF]:
         """Bind all interfaces of the instance to this host, too, and return them as this host has to plug them. The
         present bindings stay active, and the row does not change. Raises PortBindingFailed, MigrationPreCheckError
-        (Nova lacks the right)."""
+        (Nova lacks the right to create bindings)."""
 
     def bind(self, host: str, *leaves: str) -> None:
         """Bind all interfaces of the instance to this host, and remove their bindings to the hosts ``leaves``.
@@ -69,7 +69,7 @@ class OutsideInterfaces(Interfaces, Protocol):
 
 
 class Volumes(Protocol):
-    """Verbs of ServerVolumes and OutsideVolumes. No ``devices`` means all volumes of the instance."""
+    """Methods of ServerVolumes and OutsideVolumes. No ``devices`` means all volumes of the instance."""
 
     def complete(self, *devices: BlockDevice) -> None:
         """Mark the devices as attached to the guest."""
@@ -83,11 +83,11 @@ class Volumes(Protocol):
     def begin_swap(self, host: str, old: BlockDevice, new: BlockDevice) -> BlockDevice:
         """Reserve the volume of ``new`` for the instance and make it accessible from this host as the replacement of
         ``old``. Return the device of ``new``, which the API does not show. ServerVolumes: in accept(). Raises
-        VolumeNotFound (the new one), InvalidVolume (one of the two is not available for a swap)."""
+        VolumeNotFound (the new volume), InvalidVolume (one of the two volumes is not available for a swap)."""
 
     def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
-        """End a swap and a volume migration: the guest uses ``new`` if ``done``, else ``old``. Release the other
-        volume. ``migrates``: see PrecheckContext.check_swap(). OutsideVolumes do not change the row."""
+        """End a swap: the guest uses ``new`` if ``done``, else ``old``. Release the other volume. ``migrates``: the
+        swap is part of a volume migration, see PrecheckContext.check_swap(). OutsideVolumes do not change the row."""
 
     def begin_detaching(self, device: BlockDevice) -> None:
         """Mark the device as detaching. ServerVolumes: in accept(). Raises InvalidVolume."""
@@ -142,13 +142,13 @@ class ServerVolumes(Volumes, Protocol):
 
 
 class OutsideVolumes(Volumes, Protocol):
-    """Volumes managed by an external service (Cinder). Methods call the service at once, and store the devices in their
-    new state with the step. All methods raise VolumeServiceUnavailable and the errors of the service: InvalidVolume,
+    """Volumes managed by an external service (Cinder). Methods call the service immediately; the changed devices are
+    stored when the step ends. All methods raise VolumeServiceUnavailable and the errors of the service: InvalidVolume,
     VolumeNotFound, Forbidden, QuotaLimit."""
 
     def make(self, polls: int, encryptions: dict[str, VolumeEncryption]) -> None:
         """Create the new volumes of the instance and reserve all its volumes. Raises Wait while volumes are being
-        created; ``polls`` is the number of waits so far. Adds to ``encryptions`` those of new volumes, by device id."""
+        created; ``polls``: the number of previous waits. Adds the encryption of each new volume to ``encryptions``."""
 
     def unmake(self) -> None:
         """Undo make(): release existing volumes and delete new ones."""
@@ -175,7 +175,7 @@ class OutsideVolumes(Volumes, Protocol):
 
     def snapshots(self, image: Image, polls: int) -> dict[str, VolumeSnapshot]:
         """Return the finished snapshots for the image by volume id. Raises Wait while a snapshot is not ready;
-        ``polls`` is the number of waits so far."""
+        ``polls`` is the number of previous waits."""
 
     def drop_snapshots(self, image: Image) -> None:
         """Delete the snapshots made by take_snapshots()."""
@@ -185,8 +185,8 @@ class OutsideVolumes(Volumes, Protocol):
 
     def end_assisted(self, snapshot_id: str, status: str, done: bool) -> None:
         """Report the result of an assisted snapshot with this status: ``done`` if the guest uses the requested files,
-        else it keeps the previous ones. Succeeds if the snapshot has another status by now. Raises InvalidVolume if the
-        service cancelled a finished snapshot."""
+        else it keeps the previous files. Does nothing if the snapshot has another status meanwhile. Raises
+        InvalidVolume if the service cancelled a finished snapshot."""
 
     def extended(self, device: BlockDevice) -> tuple[int, bool]:
         """Return the size in GiB that the volume has or will have, and True if the service waits for end_extension().
@@ -194,8 +194,8 @@ class OutsideVolumes(Volumes, Protocol):
         is not attached to the instance, or the new size is not larger."""
 
     def end_extension(self, volume_id: str, size_gb: int, done: bool) -> None:
-        """Report the result of an extension to ``size_gb`` (0: any size) if the service waits for it: ``done``, or the
-        previous size is kept. Raises InvalidVolume if the service cancelled a finished extension."""
+        """Report the result of an extension to ``size_gb`` (0: any size) if the service waits for it. Without ``done``
+        the volume keeps its size. Raises InvalidVolume if the service cancelled a finished extension."""
 
 
 class ServerImages(Protocol):
@@ -242,10 +242,11 @@ class OutsideShares(Protocol):
 
     def allow(self, host: str, polls: int, *share_ids: str) -> None:
         """Grant the host access to these shares (default: all shares of the instance) for this server. Raises Wait
-        while another server releases the same access; ``polls`` is the number of waits so far."""
+        while another server releases the same access; ``polls`` is the number of previous waits."""
 
     def deny(self, host: str, *share_ids: str) -> None:
-        """Revoke the host's access ("": no host) to these shares (default: all) unless another server needs it."""
+        """Revoke the access of the host ("": of all hosts) to these shares (default: all), unless another server needs
+        it."""
 
     def leave(self, *hosts: str) -> None:
         """Revoke accesses like reconcile(), but record refused revocations for a later retry."""

@@ -36,7 +36,7 @@ class Rules:
 
 
 def check(rules: Rules, instance: Instance, is_admin: bool, host_up: Callable[[], bool]) -> None:
-    """Check that an operation may start. The order of the checks is API. Raises ForbiddenWithTpm, ForbiddenWithShares,
+    """Check that an operation may start. Clients rely on the order. Raises ForbiddenWithTpm, ForbiddenWithShares,
     InstanceIsLocked, InstanceNotReady, InstanceInvalidState, InstanceStateUnknown, ComputeServiceUnavailable."""
     if rules.without_tpm and tpm_secret_security(instance.flavor, instance.image) in rules.without_tpm:
         raise exception.ForbiddenWithTpm(method=rules.label, instance_uuid=instance.uuid)
