@@ -69,9 +69,9 @@ class Certificates(Interface, topic=CONDUCTOR, namespace="certificates"):
         """Return the root certificate that signs new certificates of the project. Raises CertificateNotFound."""
 
     def create(self, ctx: RequestContext, project_id: str, user_id: str) -> Certificate:
-        """Create a certificate with its private key, which is not stored. The first one of a project creates its root.
-        Raises InvalidInput (an id does not fit into a certificate), QuotaLimit, ServiceUnavailable (the key of the root
-        cannot be decrypted)."""
+        """Create a certificate with its private key, which is not stored, and first the project's root certificate if
+        it has none. Raises InvalidInput (an id does not fit into a certificate), QuotaLimit, ServiceUnavailable (the
+        key of the root cannot be decrypted)."""
 
 
 class Quotas(Interface, topic=CONDUCTOR, namespace="quotas"):

@@ -25,13 +25,13 @@ class Guests(Interface, topic=CONDUCTOR, namespace="guests"):
     def report_nodes(self, ctx: RequestContext, host: str, nodes: list[ComputeNode], after: str = "",
                      upto: str | None = None) -> list[ComputeNode]:
         """Store the inventories and traits of all nodes of a host, and return the nodes with their uuids. A host with
-        many nodes reports them in pages: all nodes with uuids after ``after`` and up to ``upto`` (None: the rest). The
-        driver must define the uuid of every node then."""
+        many nodes reports them in pages: all nodes with uuids after ``after`` and up to ``upto`` (None: the rest). For
+        pages the driver must define the uuid of every node."""
 
     @by_hosts
     def share_nodes(self, ctx: RequestContext, host: str, uuids: list[str]) -> list[str]:
-        """Return those of these nodes, which several hosts can manage, that the host is to manage. Takes over nodes
-        and their servers from hosts that are down. Raises CallerRefused if the host may not share nodes."""
+        """Return which of these nodes, which several hosts can manage, the host must manage. Takes over nodes and their
+        servers from hosts that are down. Raises CallerRefused if the host may not share nodes."""
 
     @by_hosts
     def on_host(self, ctx: RequestContext, host: str, limit: int = 1000, marker: str | None = None) -> list[Instance]:
@@ -62,7 +62,8 @@ class Guests(Interface, topic=CONDUCTOR, namespace="guests"):
     @by_hosts
     def evicted(self, ctx: RequestContext, host: str, uuids: list[str],
                 since: dict[str, datetime.datetime] | None = None) -> None:
-        """Report removed guests. ``since`` holds the times of the executed evictions (None: all of them)."""
+        """Report removed guests, so that their evictions are deleted. ``since``: the time of the executed eviction of
+        each guest; None: delete evictions of any time."""
 
     @by_hosts
     def resume(self, ctx: RequestContext, host: str, waiting: list[str], begun: list[str], at_once: int) -> Resumed:
@@ -105,7 +106,8 @@ class Heartbeat(Interface, topic=HEARTBEATS, namespace="heartbeat", former_topic
         ``identity`` identifies the machine, ``connector`` describes its access to volumes; both are stored.
         ``belongs_to`` is the deployment in which the host registered last, ``returning`` is True if the host had a row
         in this deployment. Raises HostIdentityMismatch, and the service must not start, if the database has another
-        machine with this name or this machine with another name, belongs to another deployment, or lacks the host.
+        machine with this name or this machine with another name, belongs to another deployment, or has no row of a
+        ``returning`` host.
         """
 
     @by_hosts
@@ -154,8 +156,8 @@ class NetworkHosts(Interface, topic=CONDUCTOR, namespace="network_hosts"):
     @slow_call(10)
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:
-        """Report the networks of a host, its tunnel ``address`` and the version of the peers that it has of each. With
-        ``complete`` the host has no other networks. Returns newer peers, and sends changes to the other hosts."""
+        """Report the tunnel ``address`` of a host, and for each of its networks the version of the peers that it has.
+        ``complete``: the host has no other networks. Returns newer peers, and sends changes to the other hosts."""
 
     @by_hosts
     @slow_call(10)
@@ -166,8 +168,8 @@ class NetworkHosts(Interface, topic=CONDUCTOR, namespace="network_hosts"):
     @by_hosts
     @slow_call(10)
     def names(self, ctx: RequestContext, host: str, known: dict[str, int]) -> list[ServedDomain]:
-        """Return DNS domains of the host that are newer than in ``known``, missing in it, or no longer needed. Some
-        domains are returned at a time; an empty list means that the host is up to date."""
+        """Return DNS domains of the host that are newer than in ``known``, missing in it, or no longer needed. One call
+        returns a limited number of domains; an empty list means that the host is up to date."""
 
 
 class Fleet(Interface, topic=CONDUCTOR, namespace="fleet"):

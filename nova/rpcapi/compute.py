@@ -71,4 +71,4 @@ class Compute(Interface, topic=COMPUTE, namespace="compute", on_hosts=True):
 
     @cast
     def reap(self, ctx: RequestContext, uuid: str) -> None:
-        """Remove a guest that has an eviction row now (audit --repair). Other guests are not removed."""
+        """Remove a guest immediately if it has an eviction row. Other guests are not removed."""

@@ -80,14 +80,14 @@ class Zones(Interface, topic=CONDUCTOR, namespace="zones"):
     """Availability zones are host aggregates with the metadata key availability_zone."""
 
     def index(self, ctx: RequestContext) -> dict[str, bool]:
-        """Return zone -> True if it has an enabled compute service, without the internal zone."""
+        """Return for each zone except the internal zone True if it has an enabled compute service."""
 
     def detail(self, ctx: RequestContext) -> dict[str, list[Service]]:
-        """Return zone -> its services, including the internal zone."""
+        """Return the services of each zone, including the internal zone."""
 
 
 class Overviews(Interface, topic=CONDUCTOR, namespace="overview"):
     """The overview of a deployment."""
 
     def get(self, ctx: RequestContext, limit: int) -> Overview:
-        """Return at most ``limit`` nodes, running operations and failures, the latter among the last 10,000 actions."""
+        """Return at most ``limit`` each of nodes, running operations, and failures among the newest 10,000 actions."""

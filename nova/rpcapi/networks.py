@@ -114,8 +114,8 @@ class FloatingIpDns(Interface, topic=CONDUCTOR, namespace="floating_ip_dns"):
 
 
 class SecurityGroups(Interface, topic=CONDUCTOR, namespace="security_groups", with_tokens=True):
-    """Security groups and their rules. ``uuid`` replaces the number if an external network service has the groups; it
-    gets the caller's token."""
+    """Security groups and their rules. If an external network service has the groups, ``uuid`` replaces the number, and
+    the service is called with the caller's token."""
 
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
         """Return security groups, and create the default group of the caller's project if it is missing."""

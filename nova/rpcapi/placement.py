@@ -29,8 +29,8 @@ class Placement(Interface, topic=CONDUCTOR, namespace="placement"):
 
     def update(self, ctx: RequestContext, uuid: str, name: str, parent_uuid: str | None, reparent: bool,
                move: bool) -> ProviderView:
-        """Rename a provider and, if ``reparent``, set its parent; ``move``: it may have another parent now. Raises
-        UnknownProvider, DuplicateProvider, Invalid."""
+        """Rename a provider and, if ``reparent``, set its parent. ``move``: allowed even if it already has a parent.
+        Raises UnknownProvider, DuplicateProvider, Invalid."""
 
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         """Raises ProviderHasChildren, ProviderInUse."""
@@ -48,7 +48,8 @@ class Placement(Interface, topic=CONDUCTOR, namespace="placement"):
                        generation: int | None = None) -> ProviderView: ...
 
     def list_names(self, ctx: RequestContext, kind: str, associated: bool | None = None) -> list[str]:
-        """Return the names of traits or resource classes. ``associated``: only traits that a provider has, or none."""
+        """Return the names of traits or resource classes. ``associated``: only traits that a provider has (True), or
+        that no provider has (False)."""
 
     def has_name(self, ctx: RequestContext, kind: str, name: str) -> bool: ...
 

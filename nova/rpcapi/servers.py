@@ -35,8 +35,8 @@ class Servers(Interface, topic=CONDUCTOR, namespace="servers"):
         """Return a server. A host gets only servers that exist on it or are moving to it."""
 
     def index(self, ctx: RequestContext, query: ServerQuery) -> list[Instance]:
-        """Return a full page in the requested order, however long that takes. For nova-api of the last release. Raises
-        MarkerNotFound, InvalidInput."""
+        """Return a full page in the requested order, without a time limit. Used by nova-api of the previous release.
+        Raises MarkerNotFound, InvalidInput."""
 
     def page(self, ctx: RequestContext, query: ServerQuery) -> ServerPage:
         """Return a page, shortened if the search would take long. Raises MarkerNotFound, InvalidInput."""
@@ -51,17 +51,17 @@ class Servers(Interface, topic=CONDUCTOR, namespace="servers"):
 
     def attached_interface(self, ctx: RequestContext, uuid: str, action_uuid: str,
                            project_id: str | None = None) -> VIF | None:
-        """Return the interface that an attach_interface created, or None while the operation runs. Raises the error of
+        """Return the interface that an operation attach_interface created, or None while it runs. Raises the error of
         the operation, and InstanceActionNotFound."""
 
     def live_migration_checked(self, ctx: RequestContext, uuid: str, action_uuid: str,
                                project_id: str | None = None) -> bool:
-        """Return True if a live_migrate has passed the checks of both hosts, False while they run. Raises Invalid (with
-        the reason why no host accepts the server), InstanceActionNotFound."""
+        """Return True if both hosts have passed the checks of a live migration, False while the checks run. Raises
+        Invalid (with the reason why no host accepts the server), InstanceActionNotFound."""
 
     def password_changed(self, ctx: RequestContext, uuid: str, action_uuid: str, project_id: str | None = None) -> bool:
-        """Return True if a change_password has completed, False while it runs. Raises InstancePasswordSetFailed,
-        NotImplementedHere (the hypervisor cannot), InstanceActionNotFound."""
+        """Return True if an operation change_password has completed, False while it runs. Raises NotImplementedHere
+        (the driver cannot set passwords), InstancePasswordSetFailed, InstanceActionNotFound."""
 
     def update(self, ctx: RequestContext, uuid: str, changes: dict[str, Any],
                project_id: str | None = None) -> Instance:
@@ -123,8 +123,9 @@ class Migrations(Interface, topic=CONDUCTOR, namespace="migrations"):
     def interrupt(self, ctx: RequestContext, instance_uuid: str, migration_id: int, what: str,
                   statuses: list[str], project_id: str | None = None) -> None:
         """Cancel a live migration (``cancel``) or force its completion (``force-complete``). The migration must have
-        one of ``statuses``. The request is repeated until it has ended. Raises InstanceNotFound, InstanceIsLocked,
-        InstanceInvalidState, InstanceStateUnknown, MigrationNotFoundForInstance, InvalidMigrationState."""
+        one of ``statuses``. The request is repeated until the migration ends. Raises InstanceNotFound,
+        InstanceIsLocked, InstanceInvalidState, InstanceStateUnknown, MigrationNotFoundForInstance,
+        InvalidMigrationState."""
 
 
 class ServerGroups(Interface, topic=CONDUCTOR, namespace="server_groups"):

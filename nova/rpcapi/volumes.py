@@ -9,7 +9,7 @@ from nova.rpcapi import CONDUCTOR, Interface
 
 class Volumes(Interface, topic=CONDUCTOR, namespace="volumes"):
     """Volumes. ``project_id`` None means all projects. Requests to an external volume service use the token of the
-    caller, which determines the visible volumes; the methods also raise Forbidden and VolumeServiceUnavailable then."""
+    caller, which determines the visible volumes, and may also raise Forbidden and VolumeServiceUnavailable."""
 
     @with_token
     def index(self, ctx: RequestContext, project_id: str | None = None, limit: int | None = None,
@@ -38,8 +38,8 @@ class Volumes(Interface, topic=CONDUCTOR, namespace="volumes"):
 
 
 class VolumeSnapshots(Interface, topic=CONDUCTOR, namespace="volume_snapshots"):
-    """Volume snapshots of the caller. Requests to an external volume service use the token of the caller; all methods
-    raise VolumeServiceUnavailable and Forbidden then. Embedded volumes have no snapshots."""
+    """Volume snapshots of the caller. Requests to an external volume service use the token of the caller, and may raise
+    VolumeServiceUnavailable and Forbidden. Embedded volumes have no snapshots."""
 
     @with_token
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]:
