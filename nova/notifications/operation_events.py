@@ -70,7 +70,7 @@ _RESIZE = (PhasedEvent("resize_prep", "place", "place", fields=_new_flavor),
 _SNAPSHOT = (PhasedEvent("snapshot", "capture", "upload", fields=lambda data, _instance: {
     "snapshot_image_id": data.image.id}),)
 
-# Operation -> events with phases; of nested events the outer first.
+# Operation -> events with phases. An event that contains another event comes before it.
 PHASED_EVENTS: Mapping[str, Sequence[PhasedEvent]] = {
     "build": (PhasedEvent("create", "network", fails=True),),
     "delete": (PhasedEvent("delete", "destroy", local="nova-api"), PhasedEvent("shutdown", "destroy", "destroy_other")),

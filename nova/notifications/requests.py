@@ -22,7 +22,7 @@ class SchedulerQuery:
 
 
 def request(spec: RequestSpec, of: Instance) -> Payload:
-    """Return the RequestSpecPayload of a query for a server, and perhaps further ones."""
+    """Return the RequestSpecPayload of a query for the server ``of``, or for several servers if ``spec`` lists them."""
     uuid = spec.instance_uuids[0] if spec.instance_uuids else of.uuid
     return wrapped("RequestSpecPayload", "1.1", {
         "instance_uuid": uuid, "project_id": spec.project_id, "user_id": spec.user_id or of.user_id,

@@ -108,7 +108,7 @@ class Block:
             column[row] = 0
 
 
-# "known_" columns have the values last reported by the conductor; those without the prefix count selected hosts, too.
+# "known_" columns have the newest values that the conductor reported; those without the prefix also count selections.
 _NODE_FIELDS: dict[str, Any] = {
     "alive": np.bool_, "up": np.bool_, "disabled": np.bool_,
     "num_instances": np.int64, "known_num_instances": np.int64,

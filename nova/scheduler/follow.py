@@ -16,15 +16,15 @@ LOG = logging.getLogger(__name__)
 GRACE = 0.5  # seconds that a missing delta may be late before it counts as lost: threads process deltas concurrently
 # Maximum fraction of time spent on complete reads.
 _MAX_DUTY = 0.05
-_TICK = 1.0
-_RETRY = (0.5, 1.0, 2.0, 5.0)
+_TICK = 1.0  # the thread wakes up twice in this number of seconds
+_RETRY = (0.5, 1.0, 2.0, 5.0)  # seconds before a failed complete read is repeated, by the number of failures
 _SLICE = 50  # number of nodes that are changed while the lock is held once
 _FORGET = 3600.0  # seconds without a message after which a conductor is removed
 
 
 @dataclasses.dataclass
 class _Source:
-    """Progress of the deltas of one conductor: all up to ``last``, and those in ``early``."""
+    """Progress of the deltas of one conductor. Received: all deltas up to number ``last``, and those in ``early``."""
 
     last: int
     seen_at: float
@@ -54,11 +54,11 @@ class _Source:
 class Follower:
     """Applies deltas to a fleet; reads the complete fleet at the start, after a gap, on demand and periodically.
     ``page`` fetches a page of the fleet by its marker. Requests do not wait for a read: they use the current fleet.
-    Deltas are applied at once, and again after a read."""
+    Deltas are applied immediately; those that arrive during a read are applied again after it."""
 
     def __init__(self, fleet: Fleet, page: Callable[[str | None], FleetPage]) -> None:
         self._fleet, self._page = fleet, page
-        self._lock = threading.Lock()  # the fields below
+        self._lock = threading.Lock()  # protects the next four fields
         self._sources: dict[str, _Source] = {}
         self._service_seq: dict[tuple[str, str], int] = {}
         self._recorded: list[FleetDelta] | None = None
@@ -89,7 +89,7 @@ class Follower:
                 source.note(delta.seq, now)
             if self._recorded is not None:
                 self._recorded.append(delta)
-            # Inside the lock, so that each delta is either recorded for the read or applied before it began.
+            # Inside the lock, so that each delta is either recorded for the read or applied before the read began.
             self._apply(delta)
         if delta.reload:
             self.refresh("a conductor requested it")
@@ -132,7 +132,7 @@ class Follower:
                     break
             else:
                 return
-            # Remove nodes that were not read, and apply deltas that arrived during the read again.
+            # Remove nodes that were not read. Apply again the deltas that arrived during the read.
             with self._lock:
                 recorded, self._recorded = self._recorded or [], None
                 seen.update(state.node_uuid for delta in recorded for state in delta.states)

@@ -17,8 +17,8 @@ from nova.scheduler.view import FleetView, Planned
 
 
 class Fleet:
-    """A table of nodes. Chosen resources count as used at once, until the conductor reports the real usage (absolute
-    numbers, ordered by generation) or :meth:`expire` reverts them after a timeout."""
+    """A table of nodes. Selected resources count as used immediately, until the conductor reports the real usage
+    (absolute numbers, ordered by generation) or :meth:`expire` reverts the selection after a timeout."""
 
     def __init__(self, default_zone: str = "nova") -> None:
         self._default_zone = default_zone
@@ -201,7 +201,7 @@ class Fleet:
     def selection(self, row: int, by_aggregates: bool = False, request: Request | None = None,
                   limits: Mapping[str, Any] = MappingProxyType({})) -> Selection:
         """Return the selection for a row. ``by_aggregates``: include the digest that the claim checks again.
-        ``request``: the request, if child providers may have to provide resources. ``limits``: of the Selection."""
+        ``request``: the request, if child providers may have to provide resources. ``limits``: more fields to set."""
         nodes, pools = self._table.nodes, self._table.pools
         tree = False
         if request is not None and (request.amounts.groups or self._table.children):
@@ -213,7 +213,7 @@ class Fleet:
                          **limits)
 
     def state(self, node_uuid: str) -> HostState | None:
-        """Return the current state of a node including choices, or None if it is unknown."""
+        """Return the current state of a node including unconfirmed selections, or None if the node is unknown."""
         with self._lock:
             row = self._rows.get(node_uuid)
             return None if row is None else FleetView.whole(self._table).at(row).state(0)

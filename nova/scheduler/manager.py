@@ -43,7 +43,7 @@ class SchedulerManager:
         self._fleet, self._settings, self._planner, self._follower = fleet, settings, planner, follower
 
     def select(self, ctx: context.RequestContext, spec: RequestSpec) -> list[list[Selection]]:
-        """See :meth:`nova.rpcapi.scheduler.Scheduler.select`. Chosen resources count as used at once."""
+        """See :meth:`nova.rpcapi.scheduler.Scheduler.select`. Selected resources count as used immediately."""
         self._wait()
         if not (metrics.on or tracing.on):
             return self._select(spec)
@@ -56,8 +56,8 @@ class SchedulerManager:
             try:
                 choices = self._planner.plan(view, request)
             except exception.NoValidHost as error:
-                LOG.info("No host for %d x %s of project %s: %s", request.count, spec.flavor.name, spec.project_id,
-                         error.inside)
+                LOG.info("No host found for %d servers of flavor %s of project %s: %s", request.count, spec.flavor.name,
+                         spec.project_id, error.inside)
                 raise
             self._fleet.commit(view.planned, sorted({choice.row for choice in choices}))
             selections = [[self._fleet.selection(row, request.by_aggregates, request,

@@ -1,4 +1,4 @@
-"""Planning: hosts for the servers of a request; each choice includes the usage of the previous ones."""
+"""Planning: hosts for the servers of a request. Each choice counts the usage of the servers chosen before."""
 
 import random
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from nova.scheduler.view import FleetView
 from nova.scheduler.weighers.base import Weigher
 from nova.telemetry import metrics
 
-# Plugins that enforce a policy. Without its plugin, a request with that policy fails instead of ignoring the policy.
 _TOO_FEW = "There are not enough hosts available."
+# Policy of a server group -> plugin that enforces it. Requests with the policy fail if the plugin is not enabled.
 _ENFORCERS = {AFFINITY: "ServerGroupAffinityFilter", ANTI_AFFINITY: "ServerGroupAntiAffinityFilter",
               SOFT_AFFINITY: "ServerGroupSoftAffinityWeigher", SOFT_ANTI_AFFINITY: "ServerGroupSoftAntiAffinityWeigher"}
 
@@ -45,8 +45,8 @@ class Planner:
         self._random = rng or random.Random()  # noqa: S311 - used for load distribution only
 
     def plan(self, view: FleetView, request: Request) -> list[Choice]:
-        """Return a choice for each server, in order. The planned usage counts in ``view.planned`` afterwards. A server
-        that stays on its host (``in_place``) uses nothing. Raises NoValidHost; the view is invalid then."""
+        """Return a choice for each server, in order, and add their usage to ``view.planned``. A server that stays on
+        its host (``in_place``) adds nothing. Raises NoValidHost; the view must then not be used any more."""
         needed = _ENFORCERS.get(request.policy or "")
         if needed and needed not in self._names and not request.spec.forced:
             raise exception.UnsupportedGroupPolicy(reason=f"{needed} not configured")
@@ -71,7 +71,7 @@ class Planner:
             position = self._pick(ranking, request.settings)
             row = int(ranking.rows[position])
             if request.count == 1:
-                # Computed before the server is placed: if it fails on its host, the alternates are used in this state.
+                # Computed without the usage of the server: alternates are used only if the server fails on its host.
                 pool = _best_rows(ranking, wanted + 1)
             _consume(view, row, request)
             request.place(view.at(row).text("host", 0))
@@ -104,7 +104,8 @@ class Planner:
         return limits
 
     def explain(self, view: FleetView, request: Request) -> list[Verdict]:
-        """Return a verdict for every node: its weight (best first), or then the first filter that rejected it."""
+        """Return a verdict for every node: first the accepted nodes with their weight, best first, then the rejected
+        nodes with the first filter that rejected each."""
         chain = stages.chain(request, self._filters, view)
         mask, blame = view.alive.copy(), np.full(len(view), -1)
         for index, node_filter in enumerate(chain):
@@ -127,7 +128,8 @@ class Planner:
 
 
 def feasible(view: FleetView, request: Request, chain: Sequence[Filter]) -> tuple[BoolColumn, list[tuple[str, int]]]:
-    """Return the mask of nodes that pass all filters, and the (name, number of rejected nodes) of the others."""
+    """Return the mask of nodes that pass all filters, and (name, number of rejected nodes) of each filter that rejects.
+    """
     mask = view.alive.copy()
     left, refused = int(np.count_nonzero(mask)), []
     for node_filter in chain:

@@ -19,7 +19,7 @@ from nova.service.periodic import Periodic
 from nova.service.run import Drain
 from nova.telemetry import metrics
 
-if TYPE_CHECKING:  # nova.bus must be the one that imports it first
+if TYPE_CHECKING:  # at run time, nova.bus must be the first module that imports oslo_messaging
     import oslo_messaging as messaging
 
 LOG = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _PAGE = 500
 
 
 class SchedulerService:
-    """The scheduler of one process. stop() drains it. ``worker``: number of the process on its host; the first one
+    """The scheduler of one process. stop() drains it. ``worker``: number of the process on its host; the first process
     sends heartbeats. Raises PluginError if the configuration names an unknown plugin."""
 
     def __init__(self, transport: messaging.RPCTransport, worker: int = 0, host: str | None = None) -> None:

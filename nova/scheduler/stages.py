@@ -59,7 +59,7 @@ class DisabledHosts(_Stage):
     refusal = "the compute service is disabled"
 
     def applies(self, request: Request) -> bool:
-        return request.spec.forced  # otherwise the ComputeFilter excludes down hosts
+        return request.spec.forced  # other requests pass the ComputeFilter, which excludes these hosts
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         return ~view.disabled
@@ -123,7 +123,7 @@ def _isolating(aggregates: Metadata) -> set[str]:
 
 
 class Room(Filter):
-    """Accepts nodes with enough free capacity of a resource class, in an allowed amount."""
+    """Accepts nodes with enough free capacity of a resource class whose units allow the requested amount."""
 
     def __init__(self, resource_class: str) -> None:
         self.resource_class = resource_class
@@ -168,7 +168,7 @@ class Trees(Filter):
         return "ResourceProviders"
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
-        # A root provider alone without groups was checked by previous filters.
+        # If the root provider alone serves the request, the previous filters have checked it.
         return np.fromiter((
             view.root_gives(position, request) or trees.allocate(view.tree(position), request.amounts) is not None
             for position in range(len(view))), np.bool_, len(view))

@@ -149,7 +149,7 @@ class FleetView:
         return any(self._table.rows_by_class.get(name) for name in classes)
 
     def has_children(self, classes: Collection[str]) -> BoolColumn:
-        """Return the mask of nodes with such child providers. Other children provide nothing to a request."""
+        """Return the mask of nodes with child providers that have an inventory of one of these resource classes."""
         column = np.zeros(self._table.size, np.bool_)
         for name in classes:
             column[list(self._table.rows_by_class.get(name, ()))] = True

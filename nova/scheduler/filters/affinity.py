@@ -14,7 +14,7 @@ from nova.scheduler.view import FleetView
 
 
 class ServerGroupAffinityFilter(Filter):
-    """Policy affinity: hosts that already have members of the group, or any host if there is none."""
+    """Policy affinity: hosts that already have members of the group, or any host if the group has no members."""
 
     policy = AFFINITY
     depends_on = Scope.TABLE
@@ -32,7 +32,7 @@ class ServerGroupAntiAffinityFilter(ServerGroupAffinityFilter):
     """Policy anti-affinity: hosts with fewer members than the group's max_server_per_host."""
 
     policy = ANTI_AFFINITY
-    refusal = "the host has as many servers of the group as it may"
+    refusal = "the host already has the maximum number of servers of the server group"
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         assert request.spec.group is not None

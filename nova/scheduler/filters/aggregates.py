@@ -67,7 +67,7 @@ class AggregateInstanceExtraSpecsFilter(_AggregateFilter):
 
 
 class AggregateImagePropertiesIsolation(_AggregateFilter):
-    """A property of both image and aggregate must be in the aggregate's comma-separated list."""
+    """An image property that an aggregate of the host has as metadata must have one of the comma-separated values."""
 
     in_place = True
     refusal = "the host's aggregates are for images with other properties"
@@ -112,7 +112,8 @@ class AggregateTypeAffinityFilter(_AggregateFilter):
 
 
 class IsolatedHostsFilter(Filter):
-    """Isolated images use isolated hosts only, and isolated hosts (unless the option is off) accept nothing else."""
+    """Isolated images use isolated hosts only. Isolated hosts accept no other images, unless
+    restrict_isolated_hosts_to_isolated_images is false."""
 
     in_place = True
     depends_on = Scope.REQUEST

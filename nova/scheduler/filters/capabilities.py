@@ -15,7 +15,7 @@ from nova.scheduler.filters.base import Filter, everything
 from nova.scheduler.request import Request
 from nova.scheduler.view import FleetView
 
-# Limits: a query of a user is evaluated for every host.
+# Maximum depth and number of terms of a query. Larger queries of users are refused: a query is evaluated for each host.
 _MAX_DEPTH = 16
 _MAX_TERMS = 128
 
@@ -65,7 +65,7 @@ class JsonFilter(Filter):
     that cannot be compared evaluate to false."""
 
     costly = True
-    refusal = "the hint query does not hold"
+    refusal = "the host does not satisfy the scheduler hint 'query'"
 
     def applies(self, request: Request) -> bool:
         return bool(request.spec.hint("query"))

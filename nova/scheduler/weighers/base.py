@@ -22,7 +22,7 @@ class Weigher(Plugin):
     option = ""
     column = ""  # the column of the view with the scores
     direction = 1.0  # -1 for scores that always count against a node, whose multiplier is configured without a sign
-    floor: float | None = None  # the lower end of the range is at most this value, whatever the scores are
+    floor: float | None = None  # scores are normalised from this value if all of them are higher
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
         """Return one finite number per node of the view; higher is better (with a positive multiplier)."""
