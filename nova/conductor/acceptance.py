@@ -246,7 +246,7 @@ class _Request:
         return self.tried[-1]
 
     def _check_release(self, connection: sa.Connection, instance: Instance) -> None:
-        """Raise ComputeServiceTooOld if the host runs an older release. A missing host is detected elsewhere."""
+        """Raise ComputeServiceTooOld if the host runs a release that does not support the operation."""
         needed = self.operation.rules.release
         version = services.compute_version(connection, instance.host) if needed and instance.host else None
         if version is not None and version < needed:
@@ -256,7 +256,7 @@ class _Request:
     def _take_the_instance(self, connection: sa.Connection, instance: Instance, action: Action,
                            operation: Operation) -> tuple[bool, list[Action]]:
         """Supersede the action that holds the instance, or queue behind it. Return True if the action waits, and the
-        actions to queue behind it. Also writes the action's first step and data, which are known only now."""
+        actions to queue behind it. Also sets the action's first step and data, which are known only now."""
         own = journal(action)
         own.data = msgspec.to_builtins(operation.data)
         first = operation.first()
@@ -275,8 +275,8 @@ class _Request:
         return waits, repeated
 
     def _supersede(self, connection: sa.Connection, instance: Instance) -> tuple[list[Inherited], list[Action]]:
-        """End the action that holds the instance and the actions queued behind it. Return what must be compensated, and
-        new actions for the operations that must run again."""
+        """End the action that holds the instance and the actions queued behind it. Return the operations to compensate,
+        and new actions for the operations that must run again."""
         holder = self.preemption.lock(connection, instance.action_uuid or "")
         cleanups, repeated = list[Inherited](), list[Action]()
         for action in [*([holder] if holder else []), *actions.queued(connection, instance.uuid)]:

@@ -48,9 +48,9 @@ class Core:
     outbox: Outbox = dataclasses.field(default_factory=Outbox)
     # Rate limits of the notifications about reports of hosts.
     host_rates: HostRates = dataclasses.field(default_factory=HostRates)
-    peers: PeersFeed = dataclasses.field(init=False)  # publisher of the hosts of networks in tunnels
-    names: NamesFeed = dataclasses.field(init=False)  # names of floating addresses, on their way to the hosts
-    filters: FiltersFeed = dataclasses.field(init=False)  # publisher of rules and members of security groups
+    peers: PeersFeed = dataclasses.field(init=False)  # publishes to hosts the peers of tunneled networks
+    names: NamesFeed = dataclasses.field(init=False)  # publishes to hosts the DNS names of floating addresses
+    filters: FiltersFeed = dataclasses.field(init=False)  # publishes to hosts the rules and members of security groups
     # Cached proxies for hosts: creating one costs as much as sending a message.
     _proxies: Callable[[str], Compute] = dataclasses.field(init=False)
 

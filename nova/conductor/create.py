@@ -58,8 +58,8 @@ def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -
 def made(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated | None:
     """Return the result of a request whose caller has disconnected; None if the request has no effect, now or later."""
     def find(connection: sa.Connection) -> ServerCreated | None:
-        # A transaction that is about to commit the request holds these rows; any later one finds that its deadline has
-        # passed.
+        # A transaction that is about to commit the request holds these locks. A later transaction finds that the
+        # deadline of the request has passed.
         quotas.lock(connection, ctx.project_id or "", ("", ctx.user_id or ""))
         return _answered(engine, connection, request)
 
@@ -67,7 +67,7 @@ def made(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> 
 
 
 def _answered(engine: Engine, connection: sa.Connection, request: ServerCreate) -> ServerCreated | None:
-    """Return the earlier answer to this request, if it is a repeated one. Raises IdempotencyKeyReused."""
+    """Return the earlier answer to this request if the request is repeated, else None. Raises IdempotencyKeyReused."""
     if not request.first_uuid:
         return None
     try:
@@ -133,7 +133,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         with _as_bad_input(exception.NetworkNotFound):
             requested_networks = addresses.choose(connection, project_id, request.networks)
     group_names = request.security_groups or [security_groups.DEFAULT]
-    in_default = networks is None and group_names == [security_groups.DEFAULT]  # insert() adds it without reading it
+    in_default = networks is None and group_names == [security_groups.DEFAULT]  # insert() adds this group unread
     groups = [] if networks is not None or in_default else security_groups.resolve(connection, project_id, group_names)
     room = quotas.room(connection, account, flavor.vcpus, flavor.memory_mb, request.min_count, request.max_count,
                        len(requested_networks) if networks is None else 0)
@@ -199,7 +199,7 @@ def _check_boot_files(engine: Engine, ctx: context.RequestContext, request: Serv
     uuid, project_id = root.volume_id, ctx.project_id or ""
     volume = seen.get(uuid)
     if volume is None:
-        with contextlib.suppress(exception.VolumeNotFound):  # a missing volume is reported where it is attached
+        with contextlib.suppress(exception.VolumeNotFound):  # reserving the volume reports that it is missing
             volume = engine.core.db.read(lambda connection: volumes.get(connection, uuid, project_id))
     request.kernel_id, request.ramdisk_id = lookup.boot_files(ctx, volume.image if volume else None)
 
@@ -264,13 +264,13 @@ def _group(connection: sa.Connection, request: ServerCreate, project_id: str) ->
         return None
     with _as_bad_input(exception.ServerGroupNotFound):
         group = server_groups.get(connection, str(wanted), project_id)
-    server_groups.hold(connection, group.uuid)  # locked before the quota, as in claims
+    server_groups.hold(connection, group.uuid)  # the group is locked before the quota, as in claims
     return GroupSpec(uuid=group.uuid, policy=group.policy,
                      max_server_per_host=int(group.rules.get("max_server_per_host", 1)))
 
 
 def _check_members(connection: sa.Connection, group: GroupSpec | None, project_id: str, count: int) -> None:
-    """Check that so many servers may join the locked group. Raises QuotaLimit."""
+    """Check that ``count`` servers may join the group, which is locked. Raises QuotaLimit."""
     if group is None:
         return
     limit = quotas.limits(connection, project_id, None)["server_group_members"]

@@ -207,7 +207,7 @@ class ConductorService:
 
     # --- periodic ----------------------------------------------------------------------------------
     def _beat(self) -> None:
-        """Renew our own leases and, from one worker, the service's liveness."""
+        """Renew the leases of this process; in one worker, also send the heartbeat of the service."""
         self.core.db.read(clock.synchronize)
         self.engine.renew()
         self._liveness.beat()

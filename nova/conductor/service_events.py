@@ -1,7 +1,7 @@
-"""Events of the external network and volume services about servers, besides those that operations wait for.
+"""Handling of events about servers from external services, except the events that operations wait for.
 
 Events may be lost, so interfaces are also compared with the ports of the network service from time to time. A
-difference is processed as the event that was missed."""
+difference is processed like the missed event."""
 
 import contextlib
 import functools
@@ -160,7 +160,7 @@ def process_power_events(core: Core, events: Iterable[ExternalEvent]) -> None:
                      states.POWER_STATES[power_state])
 
     for uuid, power_state in sorted(reported.items()):
-        with contextlib.suppress(exception.InstanceNotFound):  # deleted meanwhile
+        with contextlib.suppress(exception.InstanceNotFound):  # the server was deleted meanwhile
             core.db.write(functools.partial(write, uuid=uuid, power_state=power_state))
 
 

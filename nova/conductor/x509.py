@@ -54,7 +54,7 @@ def new_crl(root: str, root_key: str, revoked: Iterable[tuple[str, datetime.date
             next_update: datetime.datetime) -> str:
     """Return the CRL of a root. ``revoked``: serial number and time of each revoked certificate."""
     issuer, key = x509.load_pem_x509_certificate(root.encode()), _load(root_key)
-    # The number of a CRL must grow, and it grows with the time.
+    # A newer CRL must have a higher number: the time in milliseconds.
     number = int(now.timestamp() * 1000)
     builder = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject).last_update(now) \
         .next_update(next_update).add_extension(x509.CRLNumber(number), critical=False) \

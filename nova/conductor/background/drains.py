@@ -30,7 +30,7 @@ from nova.service.periodic import continuing
 
 LOG = logging.getLogger(__name__)
 
-# Lease periods within which the conductor that processes a drain must update its row, or another conductor takes over.
+# Number of leases after which another conductor takes over a drain whose row was not updated.
 _LEASES = 2
 _SOON = 1.0  # seconds between two checks while a host is drained
 _PAGE = 50  # number of servers per query
@@ -71,7 +71,7 @@ class _DrainPass:
         self.moving = 0
 
     def go_on(self) -> None:
-        """Record finished moves, start new ones up to the limit, and end the drain when nothing remains."""
+        """Record finished moves, start new ones up to the limit, and end the drain when no move remains."""
         drain = self.drain
         survey = self.core.db.read(functools.partial(drains.survey, drain=drain))
         waiting = self._follow(survey)
@@ -92,7 +92,7 @@ class _DrainPass:
         return (clock.now() - since).total_seconds() < self.drain.patience
 
     def _note(self, *lines: DrainedServer) -> None:
-        """Write the lines. Raises _Lost. An operator may have stopped the drain meanwhile."""
+        """Write lines and read the state of the drain, which an operator may have stopped. Raises _Lost."""
         state = self.core.db.write(functools.partial(
             drains.note, uuid=self.drain.uuid, owner=self.core.name, until=_until(), lines=lines))
         if state is None:
@@ -109,7 +109,7 @@ class _DrainPass:
 
     # --- running moves -------------------------------------------------------------------------------
     def _follow(self, survey: Survey) -> list[DrainedServer]:
-        """Check the running moves; return the lines that wait."""
+        """Check the moves in progress; return the lines of servers that wait for their move."""
         waiting, changed = [], []
         for line in survey.lines:
             server = survey.servers.get(line.instance_uuid)
@@ -131,7 +131,7 @@ class _DrainPass:
         return waiting
 
     def _has_ended(self, line: DrainedServer, server: Candidate, survey: Survey) -> bool:
-        """Return True if the state of a moving server has changed; record the new state in the line."""
+        """Return True if the move of a server has ended or must be repeated; record its result in the line."""
         action = survey.actions.get(line.request_id)
         if server.busy or (action is not None and action.outcome is None):
             return False
@@ -166,7 +166,7 @@ class _DrainPass:
         return self.drain.state == drain_states.RUNNING and self.moving < self.drain.parallel
 
     def _begin_those_that_waited(self, lines: list[DrainedServer], survey: Survey) -> int:
-        """Start the moves of waiting lines; return the number of lines that still wait."""
+        """Start the moves of servers that waited; return the number of servers that still wait."""
         left = 0
         for line in lines:
             if self._room():
@@ -179,7 +179,7 @@ class _DrainPass:
         return left
 
     def _begin_others(self) -> int:
-        """Start the moves of servers without a line; return the number of servers whose move was not started."""
+        """Start the moves of servers that have no line yet; return the number of servers whose move was not started."""
         after, left = "", 0
         while self._room():
             page = self.core.db.read(functools.partial(drains.candidates, drain=self.drain, limit=_PAGE, after=after))

@@ -57,7 +57,7 @@ def _confirm_overdue(core: Core, engine: Engine) -> None:
     while True:
         page = core.db.read(functools.partial(server_migrations.unconfirmed, before=before, after=after, limit=_PAGE))
         for migration in page:
-            # Refused if another operation started first, or the source host just went down.
+            # The request is refused if another operation started first, or the source host just went down.
             with continuing(LOG, "[instance: %s] Cannot confirm the resize", migration.instance_uuid,
                             expected=logging.INFO):
                 start(engine, context.admin(), migration.instance_uuid, ConfirmResize.name, {})

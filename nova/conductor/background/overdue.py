@@ -52,7 +52,7 @@ def unrescue(core: Core, engine: Engine) -> None:
 
 
 def _end(core: Core, engine: Engine, stay: _Stay, seconds: int) -> None:
-    """Start the ending operation of each overdue server, by the database's clock."""
+    """Start the operation that ends the state of each overdue server, by the database's clock."""
     if not clock.steady(CONF.service_down_time):
         return
     before = clock.overdue(seconds)
@@ -72,7 +72,7 @@ def _end(core: Core, engine: Engine, stay: _Stay, seconds: int) -> None:
 def _began(server: Instance, stay: _Stay) -> datetime.datetime:
     try:
         return datetime.datetime.fromisoformat(server.system_metadata[stay.since])
-    except (KeyError, ValueError):  # The state was set by reset-state.
+    except (KeyError, ValueError):  # There is no start time if reset-state set the state: such a server is not overdue.
         return clock.now()
 
 
@@ -86,7 +86,7 @@ def reclaim(core: Core, engine: Engine) -> None:
     for uuid in core.db.read(lambda connection: servers.soft_deleted(connection, before, _WINDOW)):
         if reclaimed == _RECLAIMED_AT_ONCE:
             return
-        # Refused if the user restored the server, or another conductor was faster.
+        # The request is refused if the user restored the server, or another conductor was faster.
         with continuing(LOG, "[instance: %s] The server is not reclaimed", uuid, expected=logging.INFO):
             start(engine, context.admin(), uuid, Reclaim.name, {"before": before})
             reclaimed += 1

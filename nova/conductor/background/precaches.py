@@ -17,7 +17,7 @@ from nova.service.periodic import continuing
 
 LOG = logging.getLogger(__name__)
 
-_ASK_AGAIN = 600.0  # seconds until a host that does not report is requested again; it continues with its images
+_ASK_AGAIN = 600.0  # seconds until the request to a host that does not report is repeated
 _TRIES = 6  # maximum number of requests to a host that does not report
 _SOON = 1.0  # seconds between two checks while there are images to fetch
 
@@ -46,7 +46,7 @@ def run_periodic(core: Core) -> float | None:
 def _ask(core: Core, busy: Busy) -> None:
     images = core.db.write(functools.partial(precaches.take, of=busy, until=clock.after(_ASK_AGAIN)))
     if not images:
-        return  # Another conductor was faster.
+        return  # another conductor has sent the request
     LOG.info("Requesting host %s to cache %d images", busy.host, len(images))
     core.compute_at(busy.host).cache_images(context.admin(), images)
 

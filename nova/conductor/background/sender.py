@@ -45,7 +45,7 @@ class Sender:
         if time.monotonic() < self._not_before:
             return
         partitions = self._core.db.read(outbox.busy)
-        random.shuffle(partitions)  # The loop ends after _AWAY failures. No partition may always be behind that point.
+        random.shuffle(partitions)  # The loop ends after _AWAY failures: a fixed order could starve partitions.
         refused, in_a_row = False, 0
         for partition in partitions:
             in_a_row = 0 if self._send_partition(partition) else in_a_row + 1
@@ -75,7 +75,7 @@ class Sender:
         """Publish messages in order; return the ids of the sent messages, and True if the broker accepts more."""
         done: list[int] = []
         for notification in page:
-            if clock.now() >= until:  # Another conductor may hold the partition.
+            if clock.now() >= until:  # The lease has ended, so another conductor may hold the partition.
                 break
             try:
                 self._send(notification)

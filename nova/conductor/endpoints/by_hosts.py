@@ -57,7 +57,7 @@ class Guests(by_hosts_api.Guests):
     def whereabouts(self, ctx: RequestContext, host: str, uuids: list[str]) -> list[Whereabouts]:
         guests = self.core.db.read(lambda connection: evictions.whereabouts(connection, host, uuids))
         for where in guests:
-            # Never disclose other hosts.
+            # Do not disclose the names of other hosts to a host.
             where.possible_hosts = [possible for possible in where.possible_hosts if possible == host]
         return guests
 

@@ -114,7 +114,7 @@ class Hypervisors(Endpoint, hosts_api.Hypervisors):
         return self.core.db.read(lambda connection: servers.on_hosts_brief(connection, hosts, _MOST_SERVERS))
 
 
-_MOST_NODES = 500  # the nodes of a host with more nodes than this are not published individually
+_MOST_NODES = 500  # maximum number of nodes of a host that are published; above it schedulers read the fleet again
 
 
 class Aggregates(Endpoint, hosts_api.Aggregates):

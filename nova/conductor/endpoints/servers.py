@@ -200,7 +200,7 @@ class Servers(servers_api.Servers):
         def write(connection: sa.Connection, instance: Instance) -> str | None:
             if not instance.locked:
                 return None
-            if not override and instance.locked_by != "owner":  # locked since the API checked the policy
+            if not override and instance.locked_by != "owner":  # locked after the API checked the policy
                 raise exception.InstanceIsLocked(instance_uuid=uuid)
             return self._instant(connection, ctx, instance, "unlock", locked_by=None, locked_reason=None)
 

@@ -17,12 +17,12 @@ from nova.objects.accounts.certificate import Certificate, Issued, Root
 
 LOG = logging.getLogger(__name__)
 
-_AT_ONCE = 500  # roots read in one statement
+_AT_ONCE = 500  # number of root certificates read in one statement
 
 
 def create(core: Core, project_id: str, user_id: str) -> Certificate:
-    """Create a certificate of a user, and a root of the project unless it has a usable one. Raises InvalidInput,
-    QuotaLimit, ServiceUnavailable."""
+    """Create a certificate of a user, and first a root certificate of the project if it has no valid one. Raises
+    InvalidInput, QuotaLimit, ServiceUnavailable."""
     from nova.conductor import x509  # imports cryptography, which most deployments do not need
 
     def transaction(connection: sa.Connection) -> tuple[str, Certificate]:
@@ -42,7 +42,8 @@ def create(core: Core, project_id: str, user_id: str) -> Certificate:
 
 
 def renew_root(core: Core, project_id: str) -> Root:
-    """Create a new root of a project, which signs all further certificates. Raises InvalidInput, ServiceUnavailable."""
+    """Create a new root certificate of a project, which signs its further certificates. Raises InvalidInput,
+    ServiceUnavailable."""
     def transaction(connection: sa.Connection) -> Root:
         certificates.lock(connection, project_id)
         return _add_root(core, connection, project_id)
@@ -51,8 +52,8 @@ def renew_root(core: Core, project_id: str) -> Root:
 
 
 def crls(core: Core, project_id: str, days: int) -> str:
-    """Return the CRL of each usable root of the project, valid for some days. Raises ServiceUnavailable,
-    CertificateNotFound."""
+    """Return the CRL of each valid root certificate of the project. ``days``: validity of the CRLs. Raises
+    ServiceUnavailable, CertificateNotFound."""
     from nova.conductor import x509
 
     def lists(connection: sa.Connection) -> list[str]:

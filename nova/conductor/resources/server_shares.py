@@ -49,7 +49,7 @@ class ServerShares:
 
 
 class OutsideShares:
-    """A :class:`nova.operations.framework.resource_contexts.OutsideShares`. Accesses are recorded first."""
+    """A :class:`nova.operations.framework.resource_contexts.OutsideShares` that records accesses first."""
 
     def __init__(self, transaction: StepTransaction) -> None:
         self._transaction = transaction
@@ -91,7 +91,7 @@ class OutsideShares:
                 self._allow(access.share_id, access.host, 0)
 
     def _needs(self, access: ShareAccess, hosts: tuple[str, ...], connection: sa.Connection) -> bool:
-        """Return True if the server has the share, and its possible hosts (or ``hosts``) include that of the access."""
+        """Return True if the server has the share, and the host of the access is in ``hosts`` (or a possible host)."""
         uuid = self._transaction.instance.uuid
         now = servers.get(connection, uuid, deleted=True)
         has = not now.deleted and any(

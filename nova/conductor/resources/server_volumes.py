@@ -229,7 +229,7 @@ def _refreshed(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
 
 
 def _hosts(connection: sa.Connection, devices: Iterable[BlockDevice]) -> set[str]:
-    """Return the hosts that have the data of these embedded volumes; empty: no restriction."""
+    """Return the hosts that have the data of these embedded volumes; empty if every host can access the volumes."""
     existing = (volumes.get(connection, device.volume_id) for device in devices if device.volume_id)
     return {volume.host for volume in existing if volume.host}
 
@@ -285,7 +285,7 @@ def give(core: Core, connection: sa.Connection, instance: Instance, images: dict
         if device.source == "snapshot":
             device.size_gb = device.size_gb or volume.size_gb
             if device.size_gb < volume.size_gb:
-                raise exception.InvalidInput(reason=f"a volume from snapshot {device.snapshot_id} has at least "
+                raise exception.InvalidInput(reason=f"a volume from snapshot {device.snapshot_id} needs at least "
                                                     f"{volume.size_gb} GiB.")
             continue
         device.volume_id, device.size_gb, device.multiattach = volume.uuid, volume.size_gb, volume.multiattach

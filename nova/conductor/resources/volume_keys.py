@@ -43,7 +43,7 @@ def of_successor(core: Core, ctx: context.RequestContext, old: BlockDevice, volu
 
 
 def check(core: Core, ctx: context.RequestContext, volume_id: str) -> None:
-    """Check that a volume created from this encrypted volume is usable. Raises the errors of fetched()."""
+    """Check that a volume created from this encrypted volume can be decrypted. Raises the errors of fetched()."""
     core.attachments.secret_of(ctx, volume_id)
     try:
         key_manager.back_end()
@@ -70,7 +70,7 @@ def _no_key_manager(volume_id: str) -> exception.InvalidVolume:
 
 
 def opened(cipher: SecretCipher, instance: Instance) -> list[VolumeKey]:
-    """Return the keys of the server's volumes for a host. Undecryptable keys are omitted; the host reports them."""
+    """Return the keys of the server's volumes for a host. Undecryptable keys are omitted; the host reports it."""
     encrypted = {device.encryption.key_id: device.encryption.encrypted_passphrase
                  for device in instance.block_devices if device.encryption}
     passphrases = {key_id: cipher.try_decrypt(token) for key_id, token in encrypted.items()}

@@ -33,7 +33,7 @@ def send(core: Core, ctx: context.RequestContext, removals: Sequence[VolumeRemov
 
 
 def remind(core: Core) -> None:
-    """Send pending removals again: the host was down, or the message was lost."""
+    """Send pending removals again, since the host may have been down or the message may be lost."""
     before = clock.after(-CONF.volume.removal_interval)
     left = core.db.read(lambda connection: volumes.forgotten(connection, before, _PAGE))
     if left:

@@ -51,7 +51,7 @@ class ConductorControl:
     items: dict[str, str | None] = dataclasses.field(default_factory=dict)
     effects: list[Effect] = dataclasses.field(default_factory=list)
     recorded: Failure | None = None
-    # Nodes whose usage the transaction changed. It is published to the schedulers after the commit.
+    # Nodes whose usage the transaction changed. The usage is published to the schedulers after the commit.
     touched: set[str] = dataclasses.field(default_factory=set)
     # Changed security groups. They are published after the commit to hosts whose rules name them as remote groups.
     filters: set[str] = dataclasses.field(default_factory=set)
@@ -65,7 +65,7 @@ class ConductorControl:
     _consumers: set[str] = dataclasses.field(default_factory=set)
     _closes: bool = False
     saved_by: str = ""  # publisher of instance.update notifications; "": this conductor
-    scheduler_queries: list[SchedulerQuery] = dataclasses.field(default_factory=list)  # scheduler requests to notify
+    scheduler_queries: list[SchedulerQuery] = dataclasses.field(default_factory=list)  # reported by notifications
     connection: sa.Connection | None = None  # of the transaction that accepts an operation; None in its steps
 
     def __post_init__(self) -> None:

@@ -188,7 +188,7 @@ def enter(run: Run, transition: Transition, ctl: Control) -> Step | None:
     if transition.retries:
         ctl.set(task_state=operation.task_state)
     if transition.step is not None:
-        if not transition.undoing:  # The cleanup after an earlier try of this step would remove what it creates now.
+        if not transition.undoing:  # The cleanup of an earlier try of the step would remove what the step creates now.
             journal.cleanups = [cleanup for cleanup in journal.cleanups
                                 if (cleanup.operation, cleanup.step) != (operation.name, transition.step.name)]
         return transition.step

@@ -65,7 +65,7 @@ class DeferredCleanup:
 
         try:
             action = self.core.db.write(schedule)
-            if action is not None:  # otherwise the action continues elsewhere, or has succeeded
+            if action is not None:  # None: the action continues in another process, or has succeeded
                 self._attempt(action)
         except exception.NovaException as error:
             LOG.error("[instance: %s] Cannot schedule the cleanup of step %s of operation %s; check the external "
@@ -118,7 +118,7 @@ class DeferredCleanup:
             if server is None:
                 return
             cleanups = [*content.cleanups, *([content.interrupted] if content.interrupted else [])]
-            results = [self._clean_up(action, cleanup, server) for cleanup in cleanups]  # each runs even if one fails
+            results = [self._clean_up(action, cleanup, server) for cleanup in cleanups]  # all, even if one fails
             if not all(results) and content.tries > _MAX_TRIES:
                 LOG.error("[instance: %s] Giving up the cleanup of %s after %d attempts: remove the leftovers of the "
                           "server from the external service", action.instance_uuid, ", ".join(
@@ -133,10 +133,10 @@ class DeferredCleanup:
                         error)
 
     def _postpone_unreadable(self, action: Action, error: Exception) -> None:
-        """Postpone a cleanup that only a newer release can read, so that it does not stay first in the list."""
+        """Postpone a cleanup that only a newer release can read, so that others are not delayed."""
         LOG.warning("[instance: %s] Cannot read the deferred cleanup of operation %s, leaving it to a conductor of a "
                     "newer release: %s", action.instance_uuid, action.operation, error)
-        with contextlib.suppress(exception.NovaException):  # otherwise the next run postpones the cleanup
+        with contextlib.suppress(exception.NovaException):  # after an error, the next run postpones it
             self.core.db.write(lambda connection: actions.postpone_cleanup(
                 connection, action, clock.after(_LONGEST_PAUSE), action.payload))
 

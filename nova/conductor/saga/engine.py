@@ -129,7 +129,7 @@ class Engine:
                 LOG.exception("Background task %s failed unexpectedly", key)
 
         self._background_keys.add(key)
-        with contextlib.suppress(RuntimeError):  # the pool is shut down
+        with contextlib.suppress(RuntimeError):  # the thread pool is shut down, so the task is dropped
             self._pool.submit(_BACKGROUND, project_id, begin)
 
     def _run_later(self, function: Callable[[context.RequestContext, Any], None], ctx: context.RequestContext,

@@ -95,7 +95,7 @@ class Recovery:
         try:
             self._take_over(action, judge_hosts)
         except exception.StaleReport:
-            pass  # another conductor was faster
+            pass  # another conductor has taken over the action
         except exception.ServiceUnavailable as error:
             LOG.warning("[instance: %s] Cannot take over operation %s now, retrying: %s", action.instance_uuid,
                         action.action, error)
@@ -158,7 +158,7 @@ class Recovery:
 
     # --- external events -------------------------------------------------------------------------------
     def wake(self, instance_uuid: str, events: Mapping[str, str]) -> bool:
-        """Store external events and resume the action that waits for any of them; return True if there was one."""
+        """Store external events and resume the action that waits for any of them; return True if an action waited."""
         def store(connection: sa.Connection) -> Run | None:
             for key, status in sorted(events.items()):
                 external_events.add(connection, instance_uuid, key, status)

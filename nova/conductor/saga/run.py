@@ -29,7 +29,7 @@ class Run:
     def __init__(self, action: Action, instance: Instance) -> None:
         self.action, self.instance = action, instance
         self.journal: Journal = journal(action)
-        self.scheduler_queries: list[SchedulerQuery] = []  # scheduler requests that are not yet notified
+        self.scheduler_queries: list[SchedulerQuery] = []  # scheduler requests without notifications so far
         self.own: Operation = _operation(action.operation or "", instance, self.journal.data)
         self.operation: Operation = self.own
         if self.journal.inherited:
@@ -51,7 +51,7 @@ class Run:
         return self.operation is not self.own
 
     def disinherit(self) -> None:
-        """End the compensation of a superseded operation; continue with the one before it, or with the own steps."""
+        """End the compensation of a superseded operation; go on with the operation superseded before, or own steps."""
         self.journal.inherited = self.journal.inherited[:-1]
         if self.journal.inherited:
             self._enter(self.journal.inherited[-1])

@@ -93,15 +93,15 @@ class StepExecutor:
         except Wait as wait:
             self._park(run, wait)
         except exception.StaleReport:
-            raise  # another process continues
+            raise  # another process has taken over the action
         except Exception as error:
             if not step.external and not isinstance(error, exception.ClaimLost):
                 run.operation.data = msgspec.convert(before, run.operation.data_type)
             if isinstance(error, exception.ServiceUnavailable):
-                raise  # a service, the broker or the database
+                raise  # an external service, the broker or the database is unavailable: the step is retried
             if not isinstance(error, exception.NovaException):
                 if run.action.undoing and not step.external:
-                    raise  # nothing repeats the compensation later
+                    raise  # the step is retried, because nothing else repeats its compensation
                 LOG.exception("[instance: %s] Unexpected error, step %s fails", run.instance.uuid, step.name)
             if isinstance(error, exception.ClaimLost):
                 metrics.CLAIMS.inc("lost")
@@ -178,7 +178,7 @@ class StepExecutor:
         self._apply(ctx, run, transition, ctl or self._control(ctx, run))
 
     def give_up_host(self, ctx: context.RequestContext, run: Run, step: Step, host: str) -> None:
-        """Decide a step whose host is down: wait for the host, skip the step, or fail."""
+        """Handle a step whose host is down: wait for the host, skip the step, or let it fail."""
         transition = decide(run, HostLost(step))
         if transition.waits:
             # Only the host knows the progress of its order, which it resumes when it returns.
@@ -195,8 +195,8 @@ class StepExecutor:
         self._apply(ctx, run, transition, ctl)
 
     def _apply(self, ctx: context.RequestContext, run: Run, transition: Transition, ctl: ConductorControl) -> None:
-        """Store a transition in one transaction; then execute the next step, or start the next operation. ``run`` stays
-        as it is stored, for the case that the transaction is rolled back."""
+        """Store a transition in one transaction; then execute the next step, or start the next operation. ``run`` does
+        not change, because the transaction may be rolled back."""
         done, failure, following = transition.done, transition.failure, run.copy()
         if transition.outcome:
             following.action.events = following.closed(following.step, failure, at_end=True)
