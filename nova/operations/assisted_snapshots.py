@@ -30,7 +30,7 @@ class CreateRequest(Object, kw_only=True):
 
 class DeleteRequest(Object, kw_only=True):
     """Request to merge overlay files. With ``merge_target_file``: commit ``file_to_merge`` and the files down to the
-    target into the target. Without: pull the files above ``file_to_merge`` (None: all) into the active file."""
+    target into the target. Without it: pull the files above ``file_to_merge`` (None: all) into the active file."""
 
     volume_id: str
     snapshot_id: str

@@ -71,7 +71,7 @@ class Evacuate(Move):
     def place(self, ctl: Control) -> None:
         ctl.check_secrets()
         here = ctl.instance.host or ""
-        if here != self.data.source and ctl.host_up(here):  # the superseded operation moved it to a running host
+        if here != self.data.source and ctl.host_up(here):  # a superseded move ended on a running host
             raise exception.ComputeServiceInUse(host=here)
         chosen = self.choose(ctl, migration_states.PRE_MIGRATING)
         # The disks on the source are kept: the evacuation may fail, and they may be the only copy.

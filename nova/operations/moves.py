@@ -105,7 +105,7 @@ class Move(Bound):
 
     @classmethod
     def begin(cls, instance: Instance, request: Any) -> dict[str, Any]:
-        return {"spec": placing.empty_spec(instance)}  # begin_move() fills it in
+        return {"spec": placing.empty_spec(instance)}  # begin_move() replaces it
 
     def begin_move(self, ctl: Acceptance, flavor: Flavor, host: str | None = None, *, same_host: bool = False,
                    forced: bool = False, new_flavor: Flavor | None = None) -> None:

@@ -46,5 +46,5 @@ class ChangePassword(Operation):
     def succeeded(self, ctl: Control) -> None:
         super().succeeded(ctl)
         if self.data.encrypted_password:
-            # The API os-server-password returns it, like a password that the guest posts.
+            # The API os-server-password returns this password, like a password that the guest posts.
             ctl.set_items(password_items(self.data.encrypted_password))

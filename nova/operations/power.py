@@ -43,7 +43,7 @@ class Start(PowerAction):
     @connects_volumes
     def power_on(self, host: HostContext) -> None:
         on_host.connect(host)
-        host.driver.cold_migration.revert(host.instance)  # the host may have failed in the middle of a move
+        host.driver.cold_migration.revert(host.instance)  # restores disks that an unfinished move renamed
         host.driver.power.on(host.instance)
         on_host.report_guest(host)
 
@@ -86,7 +86,7 @@ class Stop(PowerAction):
 
 class SyncPower(PowerAction):
     """Correct a server whose reported power state does not match its vm_state. The host checks the guest again first.
-    The report that caused this operation may be older than the last user action."""
+    The report that caused this operation may be older than the newest request of the user."""
 
     name, action = "sync_power", "stop"
     rules = Rules(label="stop", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SHELVED,

@@ -181,7 +181,7 @@ class Rebuild(Operation):
         ctl.forget_events(key)
         if came.get(key, FAILED) == FAILED:
             raise exception.InvalidVolume(reason=f"the volume service did not reimage volume {root.volume_id} "
-                                                 f"{'successfully' if key in came else 'in time'}")
+                                                 f"{'successfully' if key in came else 'within the time limit'}")
         self.data.replaced = True
 
     @step(CONDUCTOR, event=_EVENT, external=VOLUMES, when="outside_volumes")

@@ -283,7 +283,7 @@ class ConfirmResize(_Finish):
             give_back(ctl, ctl.instance.flavor, self.data.old_flavor)
         ctl.set_items({_BEFORE: None})
 
-    # Other operations that end a move leave the accesses to the periodic check for stale accesses.
+    # Other operations that end a move do not revoke the accesses: the periodic check for stale accesses does.
     @step(CONDUCTOR, external=SHARES, deferrable=True, when="shares")
     def leave_shares(self, ctl: Control) -> None:
         ctl.outside_shares.leave(self.data.host)
@@ -332,7 +332,7 @@ class EndsMove(ConfirmResize):
         super().end_move(ctl)
 
     def superseded(self, ctl: Control) -> None:
-        """End the move in any case."""
+        """End the move even if the operation is superseded."""
         if self.data.migration:
             self.check_move(ctl)
         if self.data.migration:

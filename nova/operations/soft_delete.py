@@ -52,7 +52,7 @@ class SoftDelete(EndsMove):
     def failed(self, ctl: Control, failure: Failure) -> None:
         self.superseded(ctl)
         if ctl.instance.vm_state == states.RESIZED:
-            super().succeeded(ctl)  # the move is confirmed
+            super().succeeded(ctl)  # the move has ended as if confirmed
         if ctl.instance.vm_state == states.SOFT_DELETED:
             ctl.soft_delete()  # again, because a superseded restore has undeleted the server
         ctl.set(task_state=None)

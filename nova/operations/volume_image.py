@@ -4,7 +4,7 @@ image without data that describes them.
 make_image → freeze → take_snapshots → thaw → publish, all on the conductor. The file systems of a running guest are
 quiesced meanwhile if its image declares a guest agent. The image is visible from the first step on, and active when all
 snapshots are ready; after a failure image and snapshots are deleted. If the service needs the guest's hypervisor for a
-snapshot, that is an operation of its own, which runs before this one continues."""
+snapshot, it starts an assisted snapshot, an operation that runs before this one continues."""
 
 import datetime
 import logging

@@ -188,7 +188,7 @@ class Journal(Object, kw_only=True):
     """The content of the payload column of an action.
 
     ``data``: the data of the operation. ``failure``: the first failure, which becomes the fault of the server.
-    ``latest``: the latest failure, by which the operation decides whether to retry. ``tries``: the number of times that
+    ``latest``: the newest failure, by which the operation decides whether to retry. ``tries``: the number of times that
     the current step was dispatched, or of cleanup attempts after the action has ended. ``waits_until``: the end of the
     time that the current step may wait. ``inherited``: superseded operations to compensate before the first step, the
     newest first. ``cleanups``: external steps whose compensation is deferred. ``interrupted``: the external step
@@ -225,7 +225,7 @@ class Operation:
     kind: ClassVar[str] = "power"
     # True if a step shuts the guest down. Images may allow up to an hour for that (os_shutdown_timeout).
     shuts_down: ClassVar[bool] = False
-    # False if acceptance of a further operation must not queue behind this one.
+    # False if the end of this operation does not start the next queued operation.
     may_be_followed: ClassVar[bool] = True
     # True if the operation stops, moves or replaces the guest, so that its console sessions are closed.
     ends_consoles: ClassVar[bool] = False
@@ -373,15 +373,15 @@ class Operation:
 
         Runs on a conductor without a lock and without a transaction; another operation may hold the instance.
         ``ctl.instance`` is the current row (for a deleted instance with the volumes and interfaces that it had when
-        the step ran), and changes made through ``ctl`` are discarded. Must leave alone what the instance received
-        since then. ServiceUnavailable and HostDown cause a retry. The default implementation runs the compensation, or
-        the step itself if the step is deferrable.
+        the step ran), and changes made through ``ctl`` are discarded. Must not change resources that the instance
+        received since then. ServiceUnavailable and HostDown cause a retry. The default implementation runs the
+        compensation, or the step itself if the step is deferrable.
         """
         self.run(of, ctl, undo=not of.deferrable)
 
     def compensation_failed(self, of: Step) -> None:
         """Record that the compensation of a step is given up; the other compensations still run. May change
-        ``self.data``, which is written together with the next step. No lock, no transaction."""
+        ``self.data``, which is written together with the next step. Runs without a lock and without a transaction."""
 
     def stays(self, host: str) -> bool:
         """Return True if the guest belongs to ``host`` from now on, so that ``host`` must not remove the guest. Called

@@ -306,16 +306,17 @@ class HostContext(Protocol):
         """Report the progress in percent. The report can be lost. :meth:`Operation.noted` receives ``values``."""
 
     def connected(self, device: BlockDevice) -> BlockDevice:
-        """Return the volume connected for the hypervisor. Raises VolumeUnusable, DiskFull, ImageUnacceptable. """
+        """Connect the volume and return its device for the hypervisor. Raises VolumeUnusable, DiskFull,
+        ImageUnacceptable."""
 
     def connect_volumes(self, instance: Instance | None = None) -> None:
-        """Connect all volumes of ``instance`` (default: the order's) and update its block devices."""
+        """Connect all volumes of ``instance`` (default: the instance of the order) and update its block devices."""
 
     def disconnect_volumes(self) -> None:
         """Disconnect the volumes of the instance, whose guest does not exist on this host any more."""
 
     def connect_shares(self, instance: Instance | None = None) -> None:
-        """Mount the shares of ``instance`` (default: the order's) and update its mappings. Raises ShareUnusable. """
+        """Mount the shares of ``instance`` (default: that of the order), update its mappings. Raises ShareUnusable."""
 
     def disconnect_shares(self, *mappings: ShareMapping) -> None:
         """Unmount these shares (default: all) of a guest that is stopped. Raises ShareUnusable."""

@@ -221,7 +221,7 @@ class Rescue:
         raise exception.NotImplementedHere(what="rescue servers")
 
     def end(self, instance: Instance) -> None:
-        """Leave the guest, if it is rescued, stopped with its previous definition; remove the rescue disks."""
+        """Stop a rescued guest, restore its previous definition and remove the rescue disks."""
         raise exception.NotImplementedHere(what="rescue servers")
 
 
@@ -282,7 +282,7 @@ class VolumeSwaps:
         raise exception.NotImplementedHere(what="swap volumes")
 
     def cancel(self, instance: Instance, new: BlockDevice) -> bool:
-        """Cancel swap(), also one of a previous process. Returns True if a guest already uses ``new``."""
+        """Cancel a swap(), even if a previous process began it. Returns True if a guest already uses ``new``."""
         raise exception.NotImplementedHere(what="swap volumes")
 
 
@@ -310,7 +310,7 @@ class VolumeFiles:
         raise exception.NotImplementedHere(what="merge files of volumes")
 
     def cancel(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
-        """Cancel merge(), also one of a previous process. Returns True if a guest had completed it."""
+        """Cancel a merge(), even if a previous process began it. Returns True if it was already complete."""
         raise exception.NotImplementedHere(what="merge files of volumes")
 
 
@@ -358,7 +358,7 @@ class ColdMigration:
     def revert(self, instance: Instance, former: str = "") -> None:
         """Restore the disks that open_disks() renamed and define the guest from ``instance``, stopped. Call
         Guests.destroy on the destination first. Succeeds if nothing is renamed or the guest is here already.
-        ``former``: a host that has failed; disks of the server that it uses are replaced."""
+        ``former``: a failed host; disks that it uses for the server on shared storage are replaced."""
 
 
 class LiveMigrationSource:
@@ -403,7 +403,7 @@ class LiveMigrationTarget:
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class GuestDriver:
-    """The roles of a hypervisor driver. Roles without a default are required; other defaults refuse their methods."""
+    """The roles of a hypervisor driver. Roles without a default are required; the other roles refuse by default."""
 
     guests: Guests
     disks: Disks

@@ -135,7 +135,7 @@ class ServerVolumes(Volumes, Protocol):
         """Store the new size of the device's volume if it is still attached."""
 
     def adopt(self, devices: Iterable[BlockDevice]) -> None:
-        """Store these connections of the volumes."""
+        """Store the connections of these devices."""
 
     def record(self, devices: Iterable[BlockDevice]) -> None:
         """Store these devices, also in the instance, except for changes of delete_on_termination by users."""
