@@ -18,6 +18,6 @@ class Interface(bus.Interface):
 
     def __init_subclass__(cls, **declared: Any) -> None:
         super().__init_subclass__(**declared)
-        for method in vars(cls).values() if declared else ():  # implementations declare nothing
+        for method in vars(cls).values() if declared else ():  # classes that implement an interface declare nothing
             if isfunction(method) and not hasattr(method, "__bus__"):
                 bus.call(method)

@@ -19,7 +19,7 @@ class Flavors(Interface, topic=CONDUCTOR, namespace="flavors"):
         """Raises MarkerNotFound."""
 
     def get(self, ctx: RequestContext, flavorid: str, project_id: str | None = None) -> Flavor:
-        """Return a flavor. With ``project_id`` private flavors without access for the project are not found."""
+        """Return a flavor. ``project_id``: a private flavor is found only if this project has access to it."""
 
     def create(self, ctx: RequestContext, flavor: Flavor) -> Flavor:
         """Raises FlavorExists (name) or FlavorIdExists."""
@@ -78,7 +78,7 @@ class Quotas(Interface, topic=CONDUCTOR, namespace="quotas"):
     """Quotas by the resource names of quota sets; -1 means no limit."""
 
     def get(self, ctx: RequestContext, project_id: str, user_id: str | None = None, usage: bool = False) -> QuotaSet:
-        """Return the limits in force, with ``usage`` also the used amounts."""
+        """Return the effective limits. ``usage``: return the used amounts, too."""
 
     def defaults(self, ctx: RequestContext) -> QuotaSet: ...
 

@@ -163,7 +163,7 @@ class NetworkHosts(Interface, topic=CONDUCTOR, namespace="network_hosts"):
     @slow_call(10)
     def rules(self, ctx: RequestContext, known: dict[str, int], grouped: bool = False) -> dict[str, RuleSet]:
         """Return the security group rules of guests with a version newer than in ``known``. Each group is sent
-        once, with the first guest that needs it. ``grouped`` was False for hosts of releases without groups."""
+        once, with the first guest that needs it. ``grouped`` is ignored (False in requests of older hosts)."""
 
     @by_hosts
     @slow_call(10)

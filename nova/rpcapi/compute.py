@@ -47,7 +47,7 @@ class Compute(Interface, topic=COMPUTE, namespace="compute", on_hosts=True):
 
     @cast
     def refresh_rules(self, ctx: RequestContext, uuid: str, rules: RuleSet) -> None:
-        """Apply changed security group rules of a guest. A host ignores a set older than its own."""
+        """Apply changed security group rules of a guest. Older versions are ignored."""
 
     @cast
     def refresh_groups(self, ctx: RequestContext, filters: list[GroupFilter]) -> None:

@@ -27,8 +27,8 @@ class Networks(Interface, topic=CONDUCTOR, namespace="networks", with_tokens=Tru
         """Raises NetworkDuplicate, InvalidInput."""
 
     def associate(self, ctx: RequestContext, project_id: str, uuid: str | None = None) -> Network:
-        """Assign a network without a project to the project (None: one without servers of other projects). Raises
-        NetworkNotFound, NetworkInUse, NetworkDuplicate, NoMoreNetworks."""
+        """Assign a network without a project to the project. ``uuid`` None: any network that has no servers of other
+        projects. Raises NetworkNotFound, NetworkInUse, NetworkDuplicate, NoMoreNetworks."""
 
     def disassociate(self, ctx: RequestContext, uuid: str, project: bool, host: bool) -> None:
         """Remove a network from its project, host, or both. Raises NetworkNotFound, NetworkInUse, NetworkDuplicate."""
@@ -57,7 +57,7 @@ class FloatingIps(Interface, topic=CONDUCTOR, namespace="floating_ips", with_tok
         """Return the names of the pools."""
 
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[FloatingIp]:
-        """Return the addresses of a project, oldest first, or all addresses including free ones for None."""
+        """Return the addresses of a project, oldest first (None: all addresses, including free ones)."""
 
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> FloatingIp:
         """Raises FloatingIpNotFound."""

@@ -16,7 +16,7 @@ from nova.rpcapi import CONDUCTOR, Interface
 
 class Placement(Interface, topic=CONDUCTOR, namespace="placement"):
     """Providers, inventories and allocations. Methods with the uuid of a provider raise ProviderNotFound; changes of
-    rows that Nova manages raise OwnedByNova. ``generation`` None: not checked, else ConcurrentUpdate is raised."""
+    rows that Nova manages raise OwnedByNova. An outdated ``generation`` raises ConcurrentUpdate (None: not checked)."""
 
     def index(self, ctx: RequestContext, wanted: ProviderFilter) -> list[ProviderView]:
         """Return providers, without inventories, traits and aggregates. Raises Invalid for unknown names."""

@@ -115,7 +115,7 @@ _NODE_FIELDS: dict[str, Any] = {
     "num_io_ops": np.int64, "known_num_io_ops": np.int64,
     "failed_builds": np.int64, "hypervisor_version": np.int64,
     "state_generation": np.int64, "usage_generation": np.int64,
-    # Monotonic time of the last selection not yet confirmed by a usage report; 0: none.
+    # Monotonic time of the newest selection that no usage report has confirmed yet; 0: none.
     "pending_since": np.float64}
 
 INVENTORY_FIELDS: dict[str, Any] = {"offered": np.bool_, "total": np.float64, "reserved": np.float64,
@@ -132,16 +132,16 @@ class Table:
     """The columns of the fleet. Not thread-safe; the owner holds a lock."""
 
     def __init__(self) -> None:
-        self.size = 0  # rows ever used: the columns are valid up to here
+        self.size = 0  # number of rows that were ever used; only these are valid
         self._rows = _CHUNK
         self.nodes = Block({**_NODE_FIELDS, **dict.fromkeys(POOLED, np.int32)}, self._rows)
         self.classes: dict[str, Block] = {}
         self.pools = {name: Pool() for name in POOLED}
         self.uuids: list[str] = []
-        # Free dedicated resources by row: after the selections since the last report, and as last reported.
+        # Free dedicated resources by row: after the selections since the newest report, and as in this report.
         self.dedicated_resources: dict[int, NodeDedicatedResources] = {}
         self.reported_resources: dict[int, NodeDedicatedResources] = {}
-        # Child providers by row: with the usage of the selections since the last report, and as last reported.
+        # Child providers by row: with the usage of the selections since the newest report, and as in this report.
         self.children: dict[int, list[Provider]] = {}
         self.reported_children: dict[int, list[Provider]] = {}
         self.rows_by_class: dict[str, set[int]] = {}  # rows with a child that has an inventory of a resource class

@@ -82,7 +82,7 @@ class Planner:
         return [Choice(row, others) for row, others in zip(chosen, _alternates(chosen, pool, wanted), strict=True)]
 
     def _pick(self, ranking: Ranking, settings: SchedulerOptions) -> int:
-        """Return the position of the host to use: the best, or a random one of the best as configured."""
+        """Return the position of the host to use: the best host, or a random one of the host_subset_size best hosts."""
         subset = min(settings.host_subset_size, len(ranking))
         if settings.shuffle_best_same_weighed_hosts:
             equal = np.flatnonzero(ranking.weights == ranking.weights.max())

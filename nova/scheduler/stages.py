@@ -158,7 +158,7 @@ class Room(Filter):
 
 class Trees(Filter):
     """Accepts nodes whose provider tree has all requested resources, each group from one provider. The previous filters
-    check root providers only and leave nodes with child providers to this one."""
+    check root providers only and leave nodes with child providers to this filter."""
 
     costly = True
     refusal = "the resource providers of the host lack the requested resources"

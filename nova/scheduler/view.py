@@ -100,7 +100,7 @@ class FleetView:
 
     # --- resources ---------------------------------------------------------------------------------
     def inventory(self, resource_class: str, field: str) -> Column:
-        """Return a column of :data:`~nova.scheduler.columns.INVENTORY_FIELDS`; 0 without the resource class."""
+        """Return a column of :data:`~nova.scheduler.columns.INVENTORY_FIELDS`; 0 if there is no such resource."""
         block = self._table.classes.get(resource_class)
         if block is None:
             return np.zeros(len(self))
