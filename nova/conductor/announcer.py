@@ -34,7 +34,7 @@ def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str
         anew = set(report.measured)
         if anew and core.outbox.on:
             rates = core.host_rates.measured(host, (node for node in report.nodes if node.uuid in anew))
-            core.outbox.notify(connection, context.admin(), lambda teller: host_notices.measured(teller, host, rates))
+            core.outbox.notify(connection, context.admin(), lambda builder: host_notices.measured(builder, host, rates))
         return report, compute_nodes.states_of(connection, sorted(anew.union(report.changed)))
 
     report, states = core.db.write(transaction)

@@ -180,13 +180,13 @@ def _notify(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
           group: GroupSpec | None) -> None:
     outbox = engine.core.outbox
     if group is not None:
-        outbox.notify(connection, ctx, lambda teller: teller.members_added(
+        outbox.notify(connection, ctx, lambda builder: builder.members_added(
             server_groups.get(connection, group.uuid), [instance.uuid for instance in made]))
     if outbox.updates:
-        teller, by = NotificationBuilder(outbox.settings, ctx), publisher("nova-api", CONF.host)
+        builder, by = NotificationBuilder(outbox.settings, ctx), publisher("nova-api", CONF.host)
         outbox.write(connection, [
             notification for instance in made
-            for notification in teller.updated(instance, by, (None, None), outbox.updates)])
+            for notification in builder.updated(instance, by, (None, None), outbox.updates)])
 
 
 def _check_boot_files(engine: Engine, ctx: context.RequestContext, request: ServerCreate,

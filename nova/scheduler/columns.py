@@ -19,7 +19,7 @@ FloatColumn = npt.NDArray[np.float64]
 IntColumn = npt.NDArray[np.int64]
 Column = npt.NDArray[Any]
 
-_CHUNK = 1024
+_CHUNK = 1024  # minimum number of rows by which the columns grow
 _ENCODE = msgspec.msgpack.Encoder(order="deterministic").encode
 _FREE = object()
 

@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 BINARY = "nova-scheduler"
 SERVICE_VERSION = 1  # version of the service, sent in heartbeats, to distinguish releases
 
-_PAGE = 500
+_PAGE = 500  # number of nodes that a scheduler reads from a conductor in one request
 
 
 class SchedulerService:

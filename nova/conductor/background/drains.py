@@ -84,11 +84,11 @@ class _DrainPass:
         left = 0
         if drain.state == drain_states.RUNNING:
             left = self._begin_those_that_waited(waiting, survey)
-            left += self._begin_others() + (survey.coming if self._patient(drain.created_at) else 0)
+            left += self._begin_others() + (survey.coming if self._may_wait(drain.created_at) else 0)
         if not left and not self.moving:
             self._end()
 
-    def _patient(self, since: datetime.datetime) -> bool:
+    def _may_wait(self, since: datetime.datetime) -> bool:
         return (clock.now() - since).total_seconds() < self.drain.patience
 
     def _note(self, *lines: DrainedServer) -> None:
@@ -155,7 +155,7 @@ class _DrainPass:
             start(self.engine, context.admin(), server.uuid, ConfirmResize.name, {})
             return False
         except exception.NovaException as error:
-            if self._patient(line.started_at or line.since):
+            if self._may_wait(line.started_at or line.since):
                 return False
             _ended(line, drain_states.LEFT, f"its migration to {server.host} could not be confirmed: {error.message}",
                    server.host or "")
@@ -218,7 +218,7 @@ class _DrainPass:
             wanted = self._begin(line, server, wanted)
         if not wanted.reason:
             return
-        if wanted.later and self._patient(line.since):
+        if wanted.later and self._may_wait(line.since):
             line.state, line.reason = drain_states.WAITING, wanted.reason[:_REASON]
         else:
             _ended(line, drain_states.LEFT, wanted.reason)

@@ -56,6 +56,6 @@ def _give_up(core: Core, busy: Busy, reason: str) -> None:
 
     def write(connection: sa.Connection) -> None:
         done = precaches.give_up(connection, busy, reason)
-        core.outbox.notify(connection, context.admin(), lambda teller: images_cached(connection, teller, done))
+        core.outbox.notify(connection, context.admin(), lambda builder: images_cached(connection, builder, done))
 
     core.db.write(write)

@@ -41,8 +41,8 @@ def _page(core: Core, begin: datetime.datetime, ending: datetime.datetime) -> tu
         last = servers[-1].id if servers else marker
         if not usages.advance_audit(connection, ending, marker, last, len(servers) < _PAGE):
             return 0, False
-        teller = NotificationBuilder(core.outbox.settings, context.admin())
-        core.outbox.write(connection, [notification for server in servers for notification in teller.exists(
+        builder = NotificationBuilder(core.outbox.settings, context.admin())
+        core.outbox.write(connection, [notification for server in servers for notification in builder.exists(
             server, publisher("nova-compute", server.host), begin, ending)])
         return len(servers), len(servers) == _PAGE
 

@@ -48,7 +48,7 @@ LOG = logging.getLogger(__name__)
 _METADATA_STATES = frozenset({states.ACTIVE, states.PAUSED, states.SUSPENDED, states.STOPPED})
 _UPDATABLE = frozenset({"display_name", "display_description", "hostname", "access_ip_v4", "access_ip_v6",
                         "disk_config", "system_metadata"})
-_MAX_TAGS = 50
+_MAX_TAGS = 50  # maximum number of tags of a server
 
 
 def _packed(page: server_search.ServerPage) -> list[Instance]:

@@ -17,7 +17,7 @@ from nova.operations.framework.base import Wait
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of waits, of _PAUSE seconds each, for another server that is releasing its access.
+# Maximum number of waits, of _PAUSE seconds each, for another server that is releasing its access; then the step fails.
 _MAX_CHECKS = 60
 _PAUSE = 1.0
 
