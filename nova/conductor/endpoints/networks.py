@@ -104,7 +104,7 @@ class FloatingIps(Endpoint, networks_api.FloatingIps):
                 if former is not None:
                     floating_ips.take(connection, locked[former], address)
                 floating_ips.give(connection, servers.get(connection, instance_uuid), address, fixed_address)
-            except (exception.FloatingIpNotAssociated, exception.FloatingIpInUse) as error:  # address moved
+            except (exception.FloatingIpNotAssociated, exception.FloatingIpInUse) as error:  # address reassigned
                 raise db_exception.RetryRequest(error) from error
             return uuids
 

@@ -70,7 +70,7 @@ def _no_key_manager(volume_id: str) -> exception.InvalidVolume:
 
 
 def opened(cipher: SecretCipher, instance: Instance) -> list[VolumeKey]:
-    """Return the keys of the server's volumes for a host. Undecryptable keys are omitted; the host reports it."""
+    """Return the decryptable keys of the server's volumes, for a host. The host reports keys that are missing."""
     encrypted = {device.encryption.key_id: device.encryption.encrypted_passphrase
                  for device in instance.block_devices if device.encryption}
     passphrases = {key_id: cipher.try_decrypt(token) for key_id, token in encrypted.items()}

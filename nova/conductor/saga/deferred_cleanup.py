@@ -133,7 +133,7 @@ class DeferredCleanup:
                         error)
 
     def _postpone_unreadable(self, action: Action, error: Exception) -> None:
-        """Postpone a cleanup that only a newer release can read, so that others are not delayed."""
+        """Postpone a cleanup that only a newer release can read, so that other cleanups are not delayed."""
         LOG.warning("[instance: %s] Cannot read the deferred cleanup of operation %s, leaving it to a conductor of a "
                     "newer release: %s", action.instance_uuid, action.operation, error)
         with contextlib.suppress(exception.NovaException):  # after an error, the next run postpones it

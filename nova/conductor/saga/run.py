@@ -29,7 +29,7 @@ class Run:
     def __init__(self, action: Action, instance: Instance) -> None:
         self.action, self.instance = action, instance
         self.journal: Journal = journal(action)
-        self.scheduler_queries: list[SchedulerQuery] = []  # scheduler requests without notifications so far
+        self.scheduler_queries: list[SchedulerQuery] = []  # requests to schedulers that are not yet notified
         self.own: Operation = _operation(action.operation or "", instance, self.journal.data)
         self.operation: Operation = self.own
         if self.journal.inherited:
@@ -51,7 +51,7 @@ class Run:
         return self.operation is not self.own
 
     def disinherit(self) -> None:
-        """End the compensation of a superseded operation; go on with the operation superseded before, or own steps."""
+        """End the compensation of one superseded operation; continue with the next one, or with the action's own steps."""
         self.journal.inherited = self.journal.inherited[:-1]
         if self.journal.inherited:
             self._enter(self.journal.inherited[-1])
