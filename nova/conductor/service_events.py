@@ -63,7 +63,7 @@ def _renew(core: Core, uuid: str) -> None:
     """Copy the interfaces from the network service to the server's row. The next event repeats a failed update.
 
     The row is written only if it is unchanged since the ports were read. Otherwise the ports are read again: another
-    task may have stored a newer state of them."""
+    task may have stored a newer state of the ports."""
     try:
         for _attempt in range(_RENEWALS):
             instance = core.db.read(lambda connection: servers.get(connection, uuid))

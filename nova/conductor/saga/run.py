@@ -51,7 +51,7 @@ class Run:
         return self.operation is not self.own
 
     def disinherit(self) -> None:
-        """End the compensation of one superseded operation; continue with the next one, or with the action's own steps."""
+        """End the compensation of one superseded operation; continue with the next one, or with the own steps."""
         self.journal.inherited = self.journal.inherited[:-1]
         if self.journal.inherited:
             self._enter(self.journal.inherited[-1])
