@@ -171,13 +171,16 @@ def volume(path: pathlib.Path, size_mb: int) -> BlockDevice:
                        connection=VolumeConnection(volume_id="v", path=str(path)))
 
 
-def test_interface_is_attached_to_a_container_that_has_just_started(driver: Any, images: pathlib.Path) -> None:
+@pytest.mark.parametrize("kind", ["interface", "volume"])
+def test_device_is_attached_to_a_container_that_has_just_started(driver: Any, images: pathlib.Path, kind: str) -> None:
     """libvirt learns the first process of a container some time after its start, and refuses devices before that."""
     instance = container(network_info=[vif(1)])
     boot(driver, instance, images)
+    role, device = (driver.interfaces, vif(2)) if kind == "interface" else (
+        driver.volumes, volume(pathlib.Path(CONF.state_path, "volume"), 16))
     for number in range(5):
-        driver.interfaces.attach(instance, vif(2))
-        driver.interfaces.detach(instance, vif(2))
+        role.attach(instance, device)
+        role.detach(instance, device)
         if number < 4:
             driver.power.reboot(instance, hard=True, timeout=0)
 

@@ -59,7 +59,7 @@ def configured(state: pathlib.Path) -> None:
 def formatted(path: pathlib.Path, passphrase: str = PASSPHRASE, size: int = 32 << 20) -> pathlib.Path:
     """Format the volume as the volume service does: as LUKS or, for the suffix .qcow2, as qcow2 with LUKS."""
     if path.suffix == _QCOW2:
-        _create(path, passphrase, size, "qcow2", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=200")
+        _create(path, passphrase, size, "qcow2", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10")
         return path
     header = _header(passphrase)
     path.write_bytes(header)
@@ -72,7 +72,7 @@ def _header(passphrase: str) -> bytes:
     """Return the LUKS header of a volume of any size. qemu-img takes 2.4 CPU seconds to write one."""
     with tempfile.TemporaryDirectory() as directory:
         path, size = pathlib.Path(directory, "volume"), 1 << 20
-        _create(path, passphrase, size, "luks", "key-secret=s,iter-time=200")
+        _create(path, passphrase, size, "luks", "key-secret=s,iter-time=10")
         return path.read_bytes()[:-size]
 
 

@@ -117,14 +117,30 @@ class Consoles(roles.Consoles):
         return ConsoleAddress(host=CONF.serial_console.proxyclient_address, port=port) if port else None
 
 
-class Interfaces(devices.Interfaces):
+class _AfterStart(devices.HotplugRole):
+    """Attaches and detaches devices as soon as libvirt has received the first process of a container that has just
+    started. Before, libvirt refuses devices, or puts interfaces into the namespace of a process that has ended."""
+
     def _attach_live(self, uuid: str, item: ET.Element) -> None:
-        """Attach an interface as soon as libvirt has received the first process of a container that has just started.
-        Before, it refuses interfaces or puts them into the namespace of a process that has ended."""
+        self._wait_for_start(uuid)
+        super()._attach_live(uuid, item)
+
+    def _ask(self, uuid: str, item: ET.Element) -> None:
+        self._wait_for_start(uuid)
+        super()._ask(uuid, item)
+
+    def _wait_for_start(self, uuid: str) -> None:
         deadline = time.monotonic() + _START_TIMEOUT
         while not self._guests.on_domain(uuid, _libvirt_follows) and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL)
-        super()._attach_live(uuid, item)
+
+
+class Interfaces(_AfterStart, devices.Interfaces):
+    """Hotplugged interfaces of containers."""
+
+
+class _BlockDevices(_AfterStart, devices.Volumes):
+    """Block devices of containers."""
 
 
 class Snapshots(Role, guest_driver.Snapshots):
@@ -177,7 +193,7 @@ class Volumes(devices.HotplugRole, guest_driver.Volumes):
     def __init__(self, guests: Containers) -> None:
         super().__init__(guests)
         self._containers = guests
-        self._volumes = devices.Volumes(guests)
+        self._volumes = _BlockDevices(guests)
 
     def attach(self, instance: Instance, device: BlockDevice) -> None:
         if device.connection is None:
