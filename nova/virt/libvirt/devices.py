@@ -29,7 +29,7 @@ from nova.virt.libvirt.xml import device_xml
 from nova.virt.libvirt.xml.definition import Definition, KnownDisk
 from nova.virt.libvirt.xml.layout import serial_of, volume_disk
 from nova.virt.libvirt.xml.xmltree import attribute, element
-from nova.virt.volume_files import NOT_ON_IT, files_of, is_merged, was_merged
+from nova.virt.volume_files import NOT_AN_OVERLAY, files_of, is_merged, was_merged
 
 LOG = logging.getLogger(__name__)
 
@@ -361,7 +361,7 @@ class VolumeFiles(Role, guest_driver.VolumeFiles):
             if running is None:
                 raise exception.GuestNotRunning(instance_uuid=uuid)
             if there != list(wanted[1:]):
-                raise _failed(new, NOT_ON_IT)
+                raise _failed(new, NOT_AN_OVERLAY)
             text = snapshot_xml(disk.target, new.connection.path, running)
             try:
                 with self._snapshots.quiesced(instance) as frozen:
