@@ -23,7 +23,8 @@ from nova.virt.fake.guests import Guest, GuestStore
 
 @dataclasses.dataclass
 class Behaviour:
-    """Latency in seconds and fraction of failing calls by verb, as [fake]latency names them ("*": all other verbs)."""
+    """Latency in seconds and fraction of failing calls, by verb. The verbs are those of [fake]latency ("*": all other
+    verbs)."""
 
     latency: dict[str, float] = dataclasses.field(default_factory=dict)
     failure: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -36,7 +37,7 @@ class Behaviour:
                    failure={**_floats(CONF.fake.failure), **overrides[1]})
 
     def simulate(self, verb: fake_scenario.Verb) -> None:
-        """Wait for the latency of the verb, then fail as often as configured."""
+        """Wait for the latency of the verb, then raise NovaException for the configured fraction of calls."""
         delay = self.latency_of(verb)
         if delay:
             time.sleep(delay)
@@ -56,7 +57,8 @@ def _floats(values: dict[str, str]) -> dict[str, float]:
 
 
 class ArrivalSignal:
-    """Signals that guests arrived at a host: among all hosts with the same ``directory``, or (None) in this process."""
+    """Signals between hosts that a migrated guest has arrived: for all hosts with the same ``directory``, or (None) all
+    hosts of this process."""
 
     _of_process: ClassVar[set[tuple[str, str]]] = set()
 
@@ -95,7 +97,7 @@ class FakeHost:
         self.arrivals = ArrivalSignal(CONF.fake.directory)
         # Live migrations in progress, by uuid; setting the event completes the migration at once.
         self.migrations: dict[str, threading.Event] = {}
-        # Servers whose disks this host serves to another one.
+        # Servers whose disks this host serves to another host.
         self.serving: set[str] = set()
         # Effects inside guests, by uuid.
         self.passwords: dict[str, str] = {}
@@ -136,11 +138,11 @@ class FakeRole:
         self.host = host
 
     def find(self, verb: fake_scenario.Verb, instance: Instance) -> Guest | None:
-        """Simulate a call of the hypervisor about this guest, and return its state; None if it is not on the host."""
+        """Simulate a call of the hypervisor. Return the state of the guest, or None if the guest is not on the host."""
         self.host.behaviour.simulate(verb)
         return self.host.guests.find(instance.uuid)
 
     def get(self, verb: fake_scenario.Verb, instance: Instance) -> Guest:
-        """Do the same as find(). Raises GuestNotFound."""
+        """Return the same as find(), but raise GuestNotFound if the guest is not on the host."""
         self.host.behaviour.simulate(verb)
         return self.host.guests.get(instance.uuid)

@@ -17,7 +17,7 @@ from nova.virt.ironic.roles import Consoles, Disks, Guests, Interfaces, Power, R
 
 
 class IronicDriver(Driver):
-    """Changes of one node are serialized by Ironic, which locks it."""
+    """The driver for the nodes of an Ironic. It has no locks: Ironic locks a node during each change."""
 
     capabilities = frozenset({"attach_interface"})
     needs_images = False
