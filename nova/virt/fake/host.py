@@ -23,8 +23,7 @@ from nova.virt.fake.guests import Guest, GuestStore
 
 @dataclasses.dataclass
 class Behaviour:
-    """Latency in seconds and fraction of failing calls, by verb. The verbs are those of [fake]latency ("*": all other
-    verbs)."""
+    """Latency in seconds and fraction of failing calls, by verb of [fake]latency ("*": all other verbs)."""
 
     latency: dict[str, float] = dataclasses.field(default_factory=dict)
     failure: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -57,8 +56,7 @@ def _floats(values: dict[str, str]) -> dict[str, float]:
 
 
 class ArrivalSignal:
-    """Signals between hosts that a migrated guest has arrived: for all hosts with the same ``directory``, or (None) all
-    hosts of this process."""
+    """Signals to hosts that a guest has arrived: through files in ``directory``, or (None) within this process."""
 
     _of_process: ClassVar[set[tuple[str, str]]] = set()
 

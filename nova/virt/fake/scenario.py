@@ -83,8 +83,7 @@ class Cells(_Spec):
 
 
 class Devices(_Spec):
-    """Identical PCI devices. ``functions``: number of virtual functions of each device, a physical function (0: none).
-    """
+    """Identical PCI devices. ``functions``: if not 0, each is a physical function with so many virtual functions."""
 
     vendor_id: Id
     product_id: Id

@@ -85,16 +85,14 @@ class Ironic:
         return nodes[0] if nodes else None
 
     def update(self, uuid: str, values: Mapping[str, Any]) -> Node:
-        """Set fields of a node. ``values``: by path, such as "/instance_info/root_gb"; the value None removes a field.
-        """
+        """Set fields of a node by path, such as "/instance_info/root_gb"; the value None removes a field."""
         patch = [{"op": "remove", "path": path} if value is None else {"op": "add", "path": path, "value": value}
                  for path, value in values.items()]
         response = self._request("PATCH", f"/v1/nodes/{uuid}", json=patch)
         return _decoded(response, Node)
 
     def invalid_interfaces(self, uuid: str) -> dict[str, str]:
-        """Return the driver interfaces (deploy, power, storage) of a node that Ironic finds invalid, with the reasons.
-        """
+        """Return the driver interfaces of a node that fail Ironic's validation, with the reasons."""
         results = self._read(f"/v1/nodes/{uuid}/validate", "", dict[str, Any])
         return {name: str(results[name].get("reason") or "not supported") for name in ("deploy", "power", "storage")
                 if isinstance(results.get(name), dict) and not results[name].get("result")}
@@ -169,8 +167,7 @@ def _error(response: requests.Response) -> exception.NovaException:
 
 
 def _fault(response: requests.Response) -> str:
-    """Return the message of an error of Ironic: {"error_message": {"faultstring": ...}}. The value of error_message is
-    an object, or a string with the JSON of the object."""
+    """Return the message of an error of Ironic: {"error_message": {"faultstring": ...}}, perhaps JSON within JSON."""
     try:
         fault = response.json()["error_message"]
         fault = json.loads(fault) if isinstance(fault, str) else fault

@@ -146,8 +146,7 @@ class Deployments:
 
     # --- power -------------------------------------------------------------------------------------------
     def power(self, node: Node, on: bool, timeout: int = 0) -> None:
-        """Power a node on or off. ``timeout``: seconds for a soft power off, which is requested once before a hard one
-        (0: no soft power off)."""
+        """Power a node on or off. ``timeout``: seconds for a soft power off, requested before a hard one (0: none)."""
         wanted, notes = POWER_ON if on else POWER_OFF, step_notes()
         if notes.get(wanted) == _DONE:
             return
@@ -213,8 +212,7 @@ class Deployments:
         notes = step_notes()
         requested = notes.get(change, 0)
         if requested >= tries:
-            why = node.last_error or "the request had no effect"
-            raise exception.BareMetalError(reason=f"{change} of node {node.uuid}: {why}")
+            raise exception.BareMetalError(reason=f"{change} of node {node.uuid}: {node.last_error or 'no effect'}")
         call()
         notes[change] = requested + 1
         raise in_progress(f"{change} was requested")

@@ -1,5 +1,4 @@
-"""The resources of Ironic's nodes. A node offers one unit of a resource class: CUSTOM_ and Ironic's name in upper case.
-"""
+"""The resources of Ironic's nodes. A node offers one unit of its resource class, named CUSTOM_ plus Ironic's name."""
 
 import re
 

@@ -4,7 +4,7 @@ import libvirt
 
 from nova import exception
 
-# The connection, not the request, failed.
+# Error domains and codes that mean, together, that the connection failed and not the request.
 _CONNECTION_DOMAINS = frozenset({libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC})
 _CONNECTION_CODES = frozenset({libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_RPC,
                                libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_INVALID_CONN,
@@ -12,12 +12,13 @@ _CONNECTION_CODES = frozenset({libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INT
 # Error codes for a definition that requests a feature which this hypervisor lacks.
 _BAD_REQUEST_CODES = frozenset({libvirt.VIR_ERR_CONFIG_UNSUPPORTED, libvirt.VIR_ERR_XML_ERROR,
                                 libvirt.VIR_ERR_XML_DETAIL, libvirt.VIR_ERR_UNKNOWN_HOST})
-# The same for firmware, which has no error code of its own.
+# Text of the error for missing firmware, which has no error code of its own.
 _NO_FIRMWARE = "Unable to find any firmware"
 
-# The same for a container, whose image may lack the first process, or have a file system unknown to the kernel.
+# Text of the error for a container that cannot start, for example because its image lacks the first process.
 _NO_CONTAINER = "Failure in libvirt_lxc startup: "
 
+# Error codes of blockJobAbort for a disk without a job, or of a stopped guest.
 _NO_JOB_CODES = frozenset({libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_INVALID})
 
 
@@ -50,6 +51,6 @@ def translate(error: libvirt.libvirtError, host: str, uuid: str) -> BaseExceptio
     if _NO_CONTAINER in text:
         return exception.InvalidInput(reason=f"the container cannot start: {text.partition(_NO_CONTAINER)[2]}")
     if "No space left on device" in text:
-        return exception.DiskFull(reason="the hypervisor found no space left")
+        return exception.DiskFull(reason="the hypervisor found no free disk space")
     unchanged: BaseException = error
     return unchanged

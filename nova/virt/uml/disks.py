@@ -214,8 +214,7 @@ def grow(place: str, instance: Instance) -> None:
 
 
 def flatten_root(place: str) -> None:
-    """Convert the root disk of a stopped guest to a raw file, independent of its image. Succeeds if it is raw already.
-    """
+    """Convert the root disk of a stopped guest to a raw file without a backing file. Succeeds if it is one already."""
     path = os.path.join(place, COW)
     if not os.path.exists(path):
         return

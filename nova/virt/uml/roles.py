@@ -72,7 +72,7 @@ class Power(Role, guest_driver.Power):
             return
         seconds = CONF.uml.wait_soft_reboot_seconds if timeout is None else timeout
         if not self._guests.shut_down(instance.uuid, seconds, reboot=True):
-            LOG.info("[instance: %s] The guest did not reboot within %d s: power-cycling it", instance.uuid, seconds)
+            LOG.info("[instance: %s] The guest did not reboot itself: continuing with a hard reboot", instance.uuid)
             self._guests.start(instance, fresh=True, must_exist=True)
 
     def pause(self, instance: Instance) -> None:

@@ -1,8 +1,8 @@
-"""Properties of the machines of each guest architecture, as QEMU builds them."""
+"""Properties of QEMU's machines, by guest architecture."""
 
 import dataclasses
 
-# Values of properties that this driver can define; node/inventory.py determines which of them this QEMU supports.
+# Values of image properties that this driver can define. node/inventory.py selects those that the host's QEMU supports.
 DISK_BUSES = ("virtio", "scsi", "sata", "ide", "usb")
 SCSI_MODELS = ("virtio-scsi", "lsilogic", "lsisas1068", "lsisas1078", "vmpvscsi", "ibmvscsi")
 VIF_MODELS = ("virtio", "e1000", "e1000e", "rtl8139", "ne2k_pci", "pcnet", "vmxnet3", "igb")
@@ -13,9 +13,9 @@ _PCI_SOUND = ("ac97", "es1370", "ich6", "ich9", "usb", "virtio")
 
 @dataclasses.dataclass(frozen=True)
 class Platform:
-    """Machines of an architecture. ``console``: the kernel's name of the first serial port. ``video`` and
-    ``input_bus``: of guests with a screen. ``uefi``: None, possible, or the default. ``serial_ports``: their maximum
-    number."""
+    """Machines of an architecture. ``machine``: the default machine type. ``console``: the kernel's name of the first
+    serial port. ``video`` and ``input_bus``: defaults for guests with a screen. ``uefi``: None (not supported),
+    "possible" or "default". ``serial_ports``: maximum number of serial ports."""
 
     machine: str
     console: str = "ttyS0"
