@@ -233,7 +233,7 @@ def _has_screen(settings: Settings) -> bool:
 
 
 def _pack(item: ET.Element, config: GuestConfig, is_virtio: bool = True) -> None:
-    """Let a virtio device use packed rings, if the image requests them."""
+    """Let a virtio device use packed rings, if the flavor or image requests them."""
     if config.packed and is_virtio:
         element(item, "driver", packed="on")
 
