@@ -37,7 +37,7 @@ HARDWARE = ("COMPUTE_ARCH_X86_64", "CUSTOM_COMPUTE_ARCH_I686", "COMPUTE_FIRMWARE
             *(f"COMPUTE_STORAGE_BUS_{name}" for name in ("IDE", "SATA", "SCSI", "USB", "VIRTIO")),
             *(f"COMPUTE_NET_VIF_MODEL_{name}" for name in ("E1000", "E1000E", "RTL8139", "VIRTIO")),
             *(f"COMPUTE_GRAPHICS_MODEL_{name}" for name in ("CIRRUS", "NONE", "QXL", "VGA", "VIRTIO")))
-# Constant CPU times.
+# CPU times that each virtual host reports.
 _CPU = HostCpu(frequency=800, user=26_728_850_000_000, kernel=5_664_160_000_000, idle=1_592_705_190_000_000,
                iowait=6_121_490_000_000)
 

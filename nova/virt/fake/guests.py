@@ -153,13 +153,13 @@ class GuestStore:
                 self._note(uuid, None)
 
     def power_states(self) -> list[tuple[str, int]]:
-        """Return the power states of all guests except those that are migrating in or have migrated away."""
+        """Return the power states of all guests, except those that migrate to this host or have left it."""
         with self._lock:
             return [(uuid, guest.power_state) for uuid, guest in self._guests.items()
                     if not guest.incoming and not guest.went]
 
     def incoming(self) -> list[str]:
-        """Return the guests that migrations are moving to this host."""
+        """Return the uuids of the guests that migrations are moving to this host."""
         with self._lock:
             return [uuid for uuid, guest in self._guests.items() if guest.incoming]
 

@@ -84,7 +84,7 @@ class ArrivalSignal:
 
 
 class FakeHost:
-    """Guests, disks and everything else of a virtual host."""
+    """The state of a virtual host: guests, disks, consoles and migrations."""
 
     def __init__(self, name: str, behaviour: Behaviour) -> None:
         self.name, self.behaviour = name, behaviour
@@ -93,11 +93,11 @@ class FakeHost:
         self.guests = GuestStore(path, self.consoles.guest_changed, CONF.instance_name_template)
         self.disks = fake_disks.of_host(name, CONF.fake.directory, CONF.fake.shared_storage)
         self.arrivals = ArrivalSignal(CONF.fake.directory)
-        # Live migrations in progress, by uuid; setting the event completes the migration at once.
+        # Live migrations in progress, by uuid; setting the event completes the migration immediately.
         self.migrations: dict[str, threading.Event] = {}
         # Servers whose disks this host serves to another host.
         self.serving: set[str] = set()
-        # Effects inside guests, by uuid.
+        # Changes inside guests, by uuid, which tests read.
         self.passwords: dict[str, str] = {}
         self.crash_dumps: collections.Counter[str] = collections.Counter()
         # Guests with quiesced file systems, and guests without an agent that can quiesce them.

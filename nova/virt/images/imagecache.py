@@ -113,11 +113,11 @@ def _reserved_in(path: str) -> int:
         return 0
 
 
-# Seconds that an unused image is kept at least: a build that has fetched the image may create its disk later.
+# Minimum seconds since the last use before an image is removed: a build may have fetched it, and create its disk later.
 _GRACE = 300
 
-# Writes the data of an image to a new file (first argument). Before that, calls the second argument with the number of
-# bytes, which raises an error if the image is too large.
+# A function of a path and a second function: writes the data of an image to a new file at the path. Before that, calls
+# the second function with the number of bytes, and that function raises an error if the image is too large.
 Download = Callable[[str, Callable[[int], None]], None]
 
 

@@ -30,8 +30,8 @@ _WITHOUT_DEPLOYMENT = frozenset({"available", "manageable", "enroll", "verifying
 OWNER = "nova_host_id"
 # Keys in instance_info: the token of the newest rebuild, and provision_updated_at when this rebuild was requested.
 _REBUILD, _BEFORE = "nova_rebuild", "nova_rebuild_after"
-# Maximum number of requests for a change in one step, which then fails with Ironic's error. And the note that replaces
-# the number of requests when the node has reached the change.
+# _TRIES: maximum number of requests for a change in one step; after the last one the step fails with Ironic's error.
+# _DONE: value in the notes of a step for a change that the node has reached.
 _TRIES, _DONE = 3, -1
 
 

@@ -33,7 +33,7 @@ class IronicDriver(Driver):
         self._nodes: list[Node] = []
 
     def start(self, on_event: EventHandler) -> None:
-        """Remove config drives that an interrupted deployment left. Ironic reports power states to the API."""
+        """Remove config drives left by an interrupted deployment. Ironic reports changes of power states to the API."""
         remove_drives()
 
     def boot_id(self) -> str:

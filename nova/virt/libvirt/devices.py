@@ -159,7 +159,7 @@ def end_block_job(domain: libvirt.virDomain, target: str, flags: int = 0) -> Non
     try:
         domain.blockJobAbort(target, flags)
     except libvirt.libvirtError as error:
-        if not errors.says_no_job(error):
+        if not errors.is_missing_job(error):
             raise
         LOG.debug("[instance: %s] Disk %s has no block job to end: %s", domain.UUIDString(), target, error)
 
@@ -243,12 +243,12 @@ class Volumes(HotplugRole, guest_driver.Volumes):
 
 
 def _wanted(device: BlockDevice, there: int, size_gb: int) -> int:
-    """Return the new size of the guest's disk in bytes: ``size_gb``, minus the header of an encrypted volume. The size
-    of the header is what the current size ``there`` lacks to whole GiB. Raises VolumeExtendFailed."""
+    """Return the new size of the guest's disk in bytes: ``size_gb``, minus the header of an encrypted volume. The
+    current size ``there`` and the header's size add up to whole GiB. Raises VolumeExtendFailed."""
     header = -there % _GIB if device.encryption else 0
     if header > _LARGEST_HEADER:
         raise exception.VolumeExtendFailed(
-            volume_id=device.volume_id, reason=f"the disk of {there} bytes is not a volume minus its encryption header")
+            volume_id=device.volume_id, reason=f"the size of the encrypted disk is unexpected: {there} bytes")
     return size_gb * _GIB - header
 
 

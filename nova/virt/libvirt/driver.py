@@ -88,8 +88,8 @@ class LibvirtDriver(Driver):
 
 
 class ContainerDriver(LibvirtDriver):
-    """The driver of containers (virt_type lxc), without what they cannot do: memory saved to disk, live migration,
-    rescue and screens."""
+    """The driver of containers (virt_type lxc). Containers do not support suspend, live migration, rescue and
+    graphical consoles."""
 
     capabilities = frozenset({"console_output", "diagnostics", "pause", "attach_volume", "attach_interface", "move",
                               "snapshot"})

@@ -18,7 +18,7 @@ _NO_FIRMWARE = "Unable to find any firmware"
 # Text of the error for a container that cannot start, for example because its image lacks the first process.
 _NO_CONTAINER = "Failure in libvirt_lxc startup: "
 
-# Error codes of blockJobAbort for a disk without a job, or of a stopped guest.
+# Error codes of blockJobAbort for a disk without a job, or for a stopped guest.
 _NO_JOB_CODES = frozenset({libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_INVALID})
 
 
@@ -30,12 +30,12 @@ def is_disconnect(error: libvirt.libvirtError) -> bool:
 
 
 def is_missing(error: libvirt.libvirtError) -> bool:
-    """Return True if the domain does not exist."""
+    """Return True if the error means that the domain does not exist."""
     return bool(error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN)
 
 
-def says_no_job(error: libvirt.libvirtError) -> bool:
-    """Return True if the disk has no block job to end, or if its guest is not running."""
+def is_missing_job(error: libvirt.libvirtError) -> bool:
+    """Return True if the error means that the disk has no block job to end, or that its guest is not running."""
     return not is_disconnect(error) and error.get_error_code() in _NO_JOB_CODES
 
 

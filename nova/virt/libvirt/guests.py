@@ -36,7 +36,7 @@ T = TypeVar("T")
 # Seconds that the guest agent, a program of a tenant, has to set a password (libvirt's default: no limit).
 _AGENT_TIMEOUT = 10
 
-# Name of the file in the guest's directory with its definition on the source host.
+# Name of the file, in the directory of a guest that moves, with the guest's definition on the source host.
 MOVED_DEFINITION = "domain.xml"
 
 

@@ -49,7 +49,7 @@ def _run_events() -> None:
 
 class Host:
     """The connection of one driver. ``on_lifecycle(uuid)`` is called in libvirt's thread when the state of any domain
-    changed; ``on_connected()`` after every new connection; ``on_unreachable(error)`` once when reconnecting fails."""
+    changed; ``on_connected()`` after every new connection; ``on_unreachable(error)`` once per outage."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -110,7 +110,7 @@ class Host:
                 failure: Exception = exception.HypervisorUnavailable(reason=CONF.host)
             except exception.HypervisorUnavailable as error:
                 failure = error
-            # The timeout starts again if the function ran longer than it: this is a second outage.
+            # A call that ran for longer than the timeout met a second outage: the timeout starts again.
             now = time.monotonic()
             lost_at = now if lost_at is None or now - began > timeout else lost_at
             if now - lost_at >= timeout or self._stopped.wait(RETRY_INTERVAL):

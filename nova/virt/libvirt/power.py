@@ -83,7 +83,7 @@ def _create(domain: libvirt.virDomain, paused: bool) -> None:
 
 
 def kill(domain: libvirt.virDomain) -> None:
-    """Stop the domain at once, without its cooperation."""
+    """Stop the domain without a request to shut down."""
     for attempt in range(1, _KILL_ATTEMPTS + 1):
         try:
             if not domain.isActive():

@@ -165,7 +165,8 @@ class Snapshots(Role, guest_driver.Snapshots):
             reason = self._freeze_by_agent(instance.uuid)
             if not reason:
                 return True
-            LOG.warning("[instance: %s] Cannot quiesce the file systems of the guest: %s", instance.uuid, reason)
+            LOG.warning("[instance: %s] Cannot quiesce the file systems of the guest, %s: %s", instance.uuid,
+                        "the operation fails (os_require_quiesce)" if needed else "continuing without", reason)
         if needed:
             raise exception.InstanceQuiesceFailed(instance_id=instance.uuid, reason=reason)
         return False
@@ -195,7 +196,7 @@ class Snapshots(Role, guest_driver.Snapshots):
                 raise
             if copying:
                 time.sleep(_POLL_INTERVAL)
-        reason = self._guests.on_domain(uuid, _failure) or ("it was cancelled" if cancelled.is_set() else "")
+        reason = self._guests.on_domain(uuid, _failure) or ("the snapshot was cancelled" if cancelled.is_set() else "")
         if reason:
             raise exception.SnapshotFailed(instance_id=uuid, reason=reason)
 

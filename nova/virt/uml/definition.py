@@ -92,7 +92,7 @@ class Definition(msgspec.Struct, kw_only=True, omit_defaults=True):
         return [f"mem={self.memory_mb}M", f"umid={supervisor.UMID}", f"uml_dir={supervisor.RUN}/",
                 f"root=/dev/ubda{partition}", "rw", *(disk.setting() for disk in self.disks),
                 *(nic.setting() for nic in self.nics), *([f"initrd={self.ramdisk}"] if self.ramdisk else []),
-                # The guest must not mount directories of the host: a path below a device never exists.
+                # Restrict hostfs to a path that cannot exist: it must not mount directories of the host in the guest.
                 "hostfs=/dev/null/none", "con=null", "ssl=null", "ssl0=fd:3", "console=ttyS0",
                 *CONF.uml.kernel_arguments.split()]
 

@@ -72,7 +72,7 @@ class UmlDriver(Driver):
         identity = host_report.node_uuid(self.host, name)
         usage = shutil.disk_usage(CONF.instances_path)
         cpus = os.cpu_count() or 1
-        # A guest that cannot get a page of its memory from this file system is killed.
+        # Offer at most the size of this file system: if it is full, guests that need a new page are killed.
         memory_mb = min(_memory_mb(), shutil.disk_usage(CONF.uml.memory_directory).total >> 20)
         inventories = host_report.inventories(cpus, memory_mb, usage.total)
         # A guest has one CPU, so the scheduler must not place flavors with more.

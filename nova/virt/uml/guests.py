@@ -118,7 +118,7 @@ class Guests(LocalGuests):
             self.power_off(uuid)
 
     def power_off(self, uuid: str, timeout: float | None = None) -> None:
-        """Stop the guest at once. Raises GuestNotFound."""
+        """Kill the guest, without a request to shut down. ``timeout``: see GuestLocks.hold. Raises GuestNotFound."""
         with self.locks.hold(uuid, timeout):
             self.definition(uuid)
             self.end(uuid)
@@ -133,7 +133,7 @@ class Guests(LocalGuests):
         self._release(place)
 
     def ended(self, uuid: str) -> None:
-        """Release the host devices of a guest that ended by itself."""
+        """Release the host devices of a guest that has ended, unless it runs again."""
         with self.locks.hold(uuid):
             place = directories.directory(uuid)
             if not process.is_running(place):
@@ -254,7 +254,7 @@ class Guests(LocalGuests):
 
     def shut_down(self, uuid: str, timeout: float, reboot: bool = False) -> bool:
         """Press Ctrl-Alt-Del on the guest's console and wait ``timeout`` seconds, without the guest's lock. Return True
-        if the guest stopped or, with ``reboot``, has restarted. A guest with this key disabled ignores it. Raises
+        if the guest stopped or (``reboot``) has restarted. A guest may ignore the key. Raises
         GuestNotFound."""
         self.definition(uuid)
         place = directories.directory(uuid)

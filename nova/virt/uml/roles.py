@@ -122,7 +122,7 @@ class Rescue(Role, guest_driver.Rescue):
 
 
 class Snapshots(Role, guest_driver.Snapshots):
-    """A running guest is stopped while its disk is copied, so that the copy shows one moment."""
+    """Images of root disks. A running guest is paused during the copy, so that the copy is consistent."""
 
     def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
         uuid, name = instance.uuid, _SNAPSHOT + image_id

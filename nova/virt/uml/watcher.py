@@ -46,7 +46,7 @@ class Watcher:
             self._thread.join(timeout=10)
 
     def watch(self, uuid: str, place: str, report: bool = True) -> None:
-        """Watch the supervisor of a guest, and report the present state unless ``report`` is false."""
+        """Watch the supervisor of a guest, and report the current power state unless ``report`` is false."""
         pid = (files.text_of(os.path.join(place, supervisor.PID)) or "0").split()[0]
         with contextlib.suppress(OSError), self._lock:  # A guest that ended already is reported below.
             process = os.pidfd_open(int(pid))

@@ -173,7 +173,7 @@ class Guests(guest_driver.Guests):
             self.power_off(uuid)
 
     def power_off(self, uuid: str, timeout: float | None = None) -> None:
-        """Stop the guest at once. Raises GuestNotFound."""
+        """Power off the guest without a shutdown request. ``timeout``: see GuestLocks.hold. Raises GuestNotFound."""
         with self.locks.hold(uuid, timeout):
             self.machines.power_off(self.machine(uuid).ref)
 

@@ -23,7 +23,7 @@ from nova.virt.vmware.session import options
 LOG = logging.getLogger(__name__)
 
 _GIB, _MIB = 1 << 30, 1 << 20
-# Key in extraConfig of the token of Disks.replace.
+# Key in extraConfig. Value: the token of the newest rebuild, see Disks.replace.
 TOKEN = "nova.token"  # noqa: S105 - not a secret
 # Name of the machine's snapshot that is exported as an image.
 SNAPSHOT = "nova-image"
@@ -221,7 +221,7 @@ class Machines:
                 raise
 
     def destroy_derived(self, uuid: str, *kinds: str) -> None:
-        """Remove the further machines of a server of these kinds, see derived()."""
+        """Remove the further machines, of these kinds, of a server; see derived()."""
         for kind in kinds:
             machine = self.cluster.machine(derived(uuid, kind))
             if machine is not None:

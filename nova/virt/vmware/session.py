@@ -79,7 +79,7 @@ class _Stub(SoapStubAdapter):  # type: ignore[misc] # without type annotations
             self._log_in()
 
     def _log_in_again(self, logins: int) -> None:
-        """Replace the session, unless another thread has replaced it: ``logins`` is the number before the request."""
+        """Replace the session, unless another thread has done so. ``logins``: number of logins before the request."""
         with self._login_lock:
             if self._logins == logins:
                 LOG.info("The session with vCenter %s has expired: logging in again", CONF.vmware.host_ip)

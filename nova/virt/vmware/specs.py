@@ -22,7 +22,7 @@ TRAITS = frozenset({
     *(f"CUSTOM_COMPUTE_SCSI_MODEL_{name}" for name in ("LSILOGIC", "LSISAS1068", "BUSLOGIC", "VMPVSCSI")),
     *(f"COMPUTE_IMAGE_TYPE_{name}" for name in ("AMI", "ISO", "QCOW2", "RAW", "VDI", "VHD", "VHDX", "VMDK"))})
 
-# Controllers of disks by the names of vmware_adaptertype; images name them by hw_scsi_model, too.
+# Value of vmware_adaptertype -> disk controller. _SCSI_MODELS: value of hw_scsi_model -> value of vmware_adaptertype.
 _ADAPTERS = {"lsiLogic": _device.VirtualLsiLogicController, "busLogic": _device.VirtualBusLogicController,
              "lsiLogicsas": _device.VirtualLsiLogicSASController, "paraVirtual": _device.ParaVirtualSCSIController,
              "ide": None}
@@ -39,7 +39,7 @@ _DISTRIBUTIONS = {"ubuntu": "ubuntu64Guest", "debian": "debian8_64Guest", "cento
                   "windows": "windows8Server64Guest", "freebsd": "freebsd64Guest"}
 _BY_TYPE = {"linux": "otherLinux64Guest", "windows": "windows8Server64Guest"}
 _LEVELS = ("low", "normal", "high", "custom")
-# Extra specs of upstream's driver that this driver does not provide.
+# Extra specs of upstream's vmware driver that this driver refuses.
 _REFUSED_SPECS = ("vmware:storage_policy", "quota:disk_io_limit", "quota:disk_io_reservation",
                   "quota:disk_io_shares_level", "quota:disk_io_shares_share", "quota:vif_limit",
                   "quota:vif_reservation", "quota:vif_shares_level", "quota:vif_shares_share")

@@ -51,7 +51,7 @@ _COPIED_FROM = "copied-from"
 _BASE = re.compile(r"(?P<variant>(-[0-9a-f]{32})?)(-from-[0-9a-f]{16})?\.(?P<format>raw|qcow2)")
 _ORIGIN = 16  # hexadecimal digits of the digest of a source host
 
-# Creates the file at this path.
+# A function that creates the file at a path.
 Copier = Callable[[str], None]
 
 
@@ -249,7 +249,7 @@ def check_allowed(instance: Instance, files: Sequence[DiskFile], bases: Sequence
 
 
 def _allowed(instance: Instance) -> Iterator[tuple[str, int]]:
-    """Yield (name, maximum bytes) of the files that the server may have; 0 bytes: the root disk is as its image."""
+    """Yield (name, maximum bytes) of the files that the server may have; 0 for a root disk: the size of its image."""
     if not instance.volume_backed:
         yield ROOT, 0 if is_iso(instance) else instance.flavor.root_gb * _GIB
         image = instance.image

@@ -15,7 +15,7 @@ from nova.virt.images import qemuimg
 ROOT, SWAP, CONFIG_DRIVE, KERNEL, RAMDISK = "disk", "disk.swap", "disk.config", "kernel", "ramdisk"
 NVRAM = "nvram"
 TPM_STATES = {"1.2": "tpm-00.permall", "2.0": "tpm2-00.permall"}  # TPM version -> file name of swtpm
-ROOT_FILE_SYSTEM = "rootfs.img"  # of a container: raw, without partitions
+ROOT_FILE_SYSTEM = "rootfs.img"  # root disk of a container: raw, without partitions
 # Names of the files of a rescue: the rescue's boot files, and the guest's definition before the rescue.
 RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK = (
     f"{name}.rescue" for name in (ROOT, CONFIG_DRIVE, KERNEL, RAMDISK))

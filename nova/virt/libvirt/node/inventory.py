@@ -132,7 +132,7 @@ _DEVICES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "hw_usb_model": {"nec-xhci": ("nec-usb-xhci",), "qemu-xhci": ("qemu-xhci",)},
     "hw_viommu_model": {"intel": ("intel-iommu",), "virtio": ("virtio-iommu-pci",)},
     "hw_input_bus": {"virtio": ("virtio-tablet-pci",)}}
-# First libvirt version that supports the XML of a model.
+# Trait of a device model -> first libvirt version that can define the model.
 _LIBVIRT_SINCE = {"COMPUTE_SOUND_MODEL_VIRTIO": 10_004_000, "COMPUTE_VIOMMU_MODEL_VIRTIO": 8_003_000}
 
 # Script that limits the rates of an interface with the same commands as libvirt, to test the kernel in a namespace.

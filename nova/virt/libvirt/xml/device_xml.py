@@ -31,7 +31,7 @@ def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], int
         add_disk(devices, disk, config, settings)
     _add_controllers(devices, config, disks, len(interfaces) + len(shares), settings)
     for mapping in shares:
-        # A separate process serves this directory of the host to the guest.
+        # virtiofsd, a separate process, serves this directory of the host to the guest.
         item = element(devices, "filesystem", type="mount", accessmode="passthrough")
         element(item, "driver", type="virtiofs")
         element(item, "source", dir=mapping.path)
@@ -40,7 +40,7 @@ def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], int
         if is_plugged(vif):
             add_interface(devices, vif, config)
     for port in range(config.serial_ports):
-        # The first port is logged.
+        # Only the output of the first port is logged.
         serial = element(devices, "serial", type="tcp" if config.serial_tcp else "pty")
         if config.serial_tcp:
             element(serial, "source", mode="bind", host=settings.serial_listen, service=config.serial_tcp[port])
@@ -221,7 +221,7 @@ def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) ->
             element(element(devices, "channel", type="spicevmc"), "target", type="virtio", name="com.redhat.spice.0")
     if config.video_model or seen:
         item = element(devices, "video")
-        # The attribute vram is in KiB; only these two models have it.
+        # The attribute vram is in KiB. Only the models vga and qxl have it.
         vram = config.video_ram * 1024 if config.video_model in ("vga", "qxl") else 0
         model = config.video_model or config.platform.video
         _pack(item, config, model == "virtio")

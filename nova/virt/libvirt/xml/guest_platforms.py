@@ -46,7 +46,7 @@ _PLATFORMS = {
     "x86_64": _X86, "i686": _X86, "aarch64": dataclasses.replace(_ARM, uefi="default"),
     "armv7l": dataclasses.replace(_ARM, uefi="possible", smbios=False), "ppc64": _POWER, "ppc64le": _POWER,
     "riscv64": Platform("virt", disk_buses=("virtio", "scsi", "sata", "usb"), sound_models=_PCI_SOUND),
-    # Devices are on the channel subsystem, without PCI, USB and sound.
+    # s390x devices are on the channel subsystem. There is no PCI for guests, no USB and no sound.
     "s390x": Platform("s390-ccw-virtio", "ttysclp0", input_bus="virtio", watchdog="diag288", serial_ports=1,
                       disk_buses=("virtio", "scsi"), scsi_models=("virtio-scsi",), vif_models=("virtio",),
                       video_models=("virtio", "none"), sound_models=())}
