@@ -1,7 +1,7 @@
 """The interface of a hypervisor driver.
 
-:mod:`nova.operations.framework.guest_driver` defines the roles of a driver, which act on single guests. This module
-adds the methods that concern the host."""
+:mod:`nova.operations.framework.guest_driver` defines the roles, which act on single guests. This module adds the host's
+methods."""
 
 from __future__ import annotations
 

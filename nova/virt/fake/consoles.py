@@ -16,8 +16,7 @@ _ADDRESS = "127.0.0.1"
 WIDTH, HEIGHT = 64, 48
 # Pixel format: 32 bits per pixel, depth 24, little endian, true colour, 8 bits for red, green, blue at shifts 16, 8, 0.
 _FORMAT = struct.pack("!BBBBHHHBBB3x", 32, 24, 0, 1, 255, 255, 255, 16, 8, 0)
-# Lengths of client messages after the first byte. For _SET_ENCODINGS and _CUT_TEXT: of a header, which contains the
-# length of the rest of the message.
+# Lengths of client messages after the first byte. _SET_ENCODINGS, _CUT_TEXT: of a header that has the remaining length.
 _SET_PIXEL_FORMAT, _SET_ENCODINGS, _UPDATE_REQUEST, _KEY, _POINTER, _CUT_TEXT = 0, 2, 3, 4, 5, 6
 _LENGTHS = {_SET_PIXEL_FORMAT: 19, _SET_ENCODINGS: 3, _UPDATE_REQUEST: 9, _KEY: 7, _POINTER: 5, _CUT_TEXT: 7}
 # First bytes of the SPICE messages that link a channel.

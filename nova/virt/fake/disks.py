@@ -30,8 +30,7 @@ def made(host: str, gb: int) -> Disk:
 
 
 class OwnDisks:
-    """The disks of one host. Names: the uuid of the guest, with the suffix ``ASIDE`` if a move has renamed the disk.
-    ``path``: file with the records (None: in memory)."""
+    """The disks of one host, by uuid of the guest, plus ``ASIDE`` for renamed disks. ``path``: file (None: memory)."""
 
     def __init__(self, path: str | None = None) -> None:
         self._disks: dict[str, Disk] = {}

@@ -82,9 +82,8 @@ class Guest(msgspec.Struct, omit_defaults=True):
 
 
 class GuestStore:
-    """Guests by uuid. Thread-safe. ``path``: file that stores the guests (None: in memory). ``changed``: called after
-    every change of a guest with its uuid, and True if the guest runs; must not block. ``names``: template of guest
-    names."""
+    """Guests by uuid. Thread-safe. ``path``: file that stores the guests (None: memory). ``changed``: called after each
+    change of a guest with its uuid, and True if the guest runs; must not block. ``names``: template of guest names."""
 
     def __init__(self, path: str | None, changed: Callable[[str, bool], None] = lambda _uuid, _on: None,
                  names: str = "instance-%08x") -> None:

@@ -61,8 +61,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Size(_Spec):
-    """An inventory; a plain number in its place is the ``total``. ``ratio``: None for the ratio of nova.conf, or 1 for
-    a resource class without one."""
+    """An inventory; a plain number in its place is the ``total``. ``ratio``: None for that of nova.conf, or 1."""
 
     total: Positive
     reserved: Amount = 0

@@ -31,8 +31,7 @@ _STOP_TIMEOUT = 10.0  # seconds after SIGTERM until the daemon is killed
 
 
 def serve(uuid: str, served: Sequence[tuple[str, str]], host: str) -> DiskSource:
-    """Serve files, given as (name, path), until stop(). A running server of the same files is kept. Raises
-    MigrationError."""
+    """Serve files, given as (name, path), until stop(). A server of the same files continues. Raises MigrationError."""
     place = _place(uuid)
     running = _running(uuid, served, host)
     if running is not None:

@@ -303,9 +303,8 @@ class _Addition:
 
 
 def inspect(path: str, disk_format: str | None) -> int:
-    """Return the size in bytes of the virtual disk of an image. Tools read the file only after its headers are checked.
-    Raises ImageUnacceptable if the image does not match ``disk_format``, is damaged or encrypted, or refers to other
-    files."""
+    """Return the size in bytes of an image's virtual disk. Tools read the file only after its headers are checked.
+    Raises ImageUnacceptable if it does not match ``disk_format``, is damaged or encrypted, or refers to other files."""
     size = image_formats.check(path, disk_format)
     if disk_format is None or DISK_FORMATS[disk_format] == "raw":
         return size

@@ -135,8 +135,7 @@ class Deployments:
             self._reach(instance, _ACTIVE, "unrescue")
 
     def _reach(self, instance: Instance, wanted: str, target: str, **more: Any) -> None:
-        """Request the transition ``target`` once per step, and return when the node has the state ``wanted``. Raises
-        BareMetalError if the transition failed."""
+        """Request the transition ``target`` once. Return in the state ``wanted``; raise BareMetalError in another."""
         node = self.node_of(instance)
         if node.provision_state == wanted:
             return

@@ -18,7 +18,6 @@ _NO_FIRMWARE = "Unable to find any firmware"
 # Text of the error for a container that cannot start, for example because its image lacks the first process.
 _NO_CONTAINER = "Failure in libvirt_lxc startup: "
 
-# Error codes of blockJobAbort for a disk without a job, or for a stopped guest.
 _NO_JOB_CODES = frozenset({libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_INVALID})
 
 

@@ -162,8 +162,7 @@ class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
 
 @dataclasses.dataclass
 class _Watch:
-    """A monitor of a running migration. It reports the progress, aborts a cancelled migration, and aborts or forces a
-    migration that exceeds its time limit."""
+    """A monitor of a migration: reports its progress, and ends it when it exceeds its time limit or is cancelled."""
 
     _guests: Guests
     _uuid: str

@@ -1,8 +1,7 @@
 """Copy-on-write files of User Mode Linux (format version 3).
 
-A file consists of a header with the path, size and modification time of the backing file, a bitmap with a bit per
-sector (1: the sector is in this file), and the sectors. The kernel refuses a backing file with another size or
-modification time.
+Content: a header with the path, size and modification time of the backing file, a bitmap with a bit per sector (1: the
+sector is in this file), and the sectors. The kernel refuses a backing file with another size or modification time.
 
 The processes of the guest can write the whole file, also its header. So the host stores the path of the backing file in
 a second file, the record, and reads the header only before the guest's first start."""

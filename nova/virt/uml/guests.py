@@ -148,9 +148,8 @@ class Guests(LocalGuests):
 
     def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False, paused: bool = False,
               rescue: bool = False) -> None:
-        """Start the guest with its current definition. ``fresh``: power-cycle a guest in any state. ``must_exist``:
-        raise GuestNotFound instead of defining the guest. ``paused``: stop the kernel before its first instruction.
-        ``rescue``: boot from the rescue disk."""
+        """Start the guest, see LocalGuests. ``paused``: stop the kernel before its first instruction. ``rescue``: boot
+        from the rescue disk."""
         uuid, place = instance.uuid, directories.directory(instance.uuid)
         with self.locks.hold(uuid, LOCK_TIMEOUT if fresh else None):
             if must_exist:

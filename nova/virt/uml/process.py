@@ -199,8 +199,7 @@ class ManagementSocket:
         self._socket = sock
 
     def __call__(self, command: str) -> str:
-        """Send a command and return its output. Raises OSError (no complete answer before the timeout),
-        RefusedByKernel."""
+        """Send a command and return its output. Raises OSError (no complete answer in time), RefusedByKernel."""
         request = command.encode()
         if len(request) > 511:
             raise exception.InvalidInput(reason="the request is too long for the kernel of the guest")
@@ -253,8 +252,7 @@ def change_devices(uuid: str, place: str, command: str, timeout: float) -> None:
         time.sleep(_POLL_INTERVAL * 5)
         first = first or _user_processes(kernel_pid(place))
         waited = time.monotonic() - started
-        # A kernel with the argument quiet does not print that it starts init. If a process runs for this long, it is
-        # not a helper of the booting kernel, so init has started.
+        # A kernel with the argument quiet prints no message of init. But no helper process of the boot runs so long.
         if waited > _HELPER_SECONDS and first & _user_processes(kernel_pid(place)):
             break
         if waited > timeout:

@@ -1,8 +1,7 @@
 """The VMware driver: guests are machines in one cluster of a vCenter server.
 
 A nova-compute has one node, the cluster; vCenter chooses the host of each guest. The driver uses vCenter's SOAP API,
-and the datastores through HTTPS. The machine of nova-compute has only temporary files of guests: images and config
-drives that are uploaded or downloaded."""
+and the datastores through HTTPS. The machine of nova-compute has files of guests only while they are transferred."""
 
 import math
 import uuid as uuidlib

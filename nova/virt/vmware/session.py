@@ -234,8 +234,7 @@ class VCenter:
 
     # --- files -------------------------------------------------------------------------------------
     def upload(self, path: str, datacenter: str, datastore: str, name: str) -> None:
-        """Write a local file to a datastore; replace an existing file. ``datacenter``: path of the datacenter in the
-        inventory."""
+        """Write a local file to a datastore; replace an existing file. ``datacenter``: path in vCenter's inventory."""
         query = urllib.parse.urlencode({"dcPath": datacenter, "dsName": datastore})
         target = f"/folder/{urllib.parse.quote(name)}?{query}"
         with open(path, "rb") as file:

@@ -27,8 +27,7 @@ LOG = logging.getLogger(__name__)
 _PIECE = 4096
 # Maximum bytes of a log file (then a new file is started, as virtlogd does), and number of older files that are kept.
 _MAX_SIZE, _OLDER = 1 << 20, 3
-# Maximum bytes of output not yet sent to a client, and of input not yet accepted by the terminal. A client that
-# exceeds one of them is disconnected.
+# Maximum bytes of output that wait for a client, or of input for the terminal; more disconnects the client.
 _MOST_PENDING = 256 << 10
 _CLIENTS = 8  # maximum number of clients of a terminal
 # Seconds between two attempts to open a terminal.

@@ -102,8 +102,7 @@ def thaw_all(guests: Containers) -> None:
                 finally:
                     os.close(file_system)
         except OSError as error:
-            LOG.warning("[instance: %s] Cannot thaw the root file system; reboot the server if its programs hang: %s",
-                        guest.uuid, error)
+            LOG.warning("[instance: %s] Cannot thaw the root file system, reboot the server: %s", guest.uuid, error)
 
 
 class Consoles(roles.Consoles):
@@ -168,8 +167,8 @@ class Snapshots(Role, guest_driver.Snapshots):
             finally:
                 set_frozen(file_system, False)
         except OSError as error:
-            reason = f"its file system cannot be frozen or thawed: {error.strerror}"
-            raise exception.SnapshotFailed(instance_id=uuid, reason=reason) from error
+            raise exception.SnapshotFailed(
+                instance_id=uuid, reason=f"its file system cannot be frozen or thawed: {error.strerror}") from error
         finally:
             # The open directory allows thawing the file system even after the end of the container.
             os.close(file_system)

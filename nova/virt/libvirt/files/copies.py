@@ -80,9 +80,8 @@ def complete(uuid: str) -> None:
 
 
 def receive(instance: Instance, place: str, file: DiskFile, source: DiskSource, seen: str = "") -> None:
-    """Copy one file to the directory ``place``. ``seen``: the file's directory on a shared file system, or "" to copy
-    from ``source``. The source is not trusted: raises MigrationError for a file that is not of a guest, or that refers
-    to another file of this host."""
+    """Copy one file to the directory ``place``. ``seen``: the file's directory on a shared file system, or "". The
+    source is not trusted: raises MigrationError for a file that is not of a guest, or refers to other files here."""
     check_name(file)
     copy = (functools.partial(_copy, os.path.join(seen, file.name), file.length) if seen else
             functools.partial(disk_server.fetch, instance.uuid, source, file.name, file.length))

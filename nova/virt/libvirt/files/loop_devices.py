@@ -41,8 +41,7 @@ def connect(uuid: str, serial: str, device: BlockDevice) -> BlockDevice:
         raise exception.InvalidDiskInfo(reason=f"volume {volume.volume_id} is {_description(volume)}, and containers "
                                                "can only have raw files and block devices")
     if volume.shareable:
-        raise exception.InvalidDiskInfo(reason=f"volume {volume.volume_id} is a multi-attached file, and containers "
-                                               "support multi-attached volumes only as block devices")
+        raise exception.InvalidDiskInfo(reason="containers do not support multi-attached volumes that are files")
     os.makedirs(os.path.dirname(record), exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(record)

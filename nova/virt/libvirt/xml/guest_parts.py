@@ -36,9 +36,8 @@ class HostDevice:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Dedicated resources of a guest. ``pins``: each CPU of the guest, with the host CPUs that may run it;
-    ``emulator``: host CPUs for QEMU's other threads; ``cpuset``: host CPUs for a guest without cells. Empty: all CPUs.
-    """
+    """Dedicated resources of a guest. ``pins``: each guest CPU, with the host CPUs that may run it; ``emulator``: host
+    CPUs for QEMU's other threads; ``cpuset``: host CPUs for a guest without cells. Empty: all CPUs."""
 
     cells: tuple[Cell, ...] = ()
     pins: tuple[tuple[int, tuple[int, ...]], ...] = ()
