@@ -29,7 +29,7 @@ def output(paths: Iterable[str], uuid: str, lines: int | None = None) -> bytes:
 
 
 def last_lines(text: bytes, count: int) -> bytes:
-    """Return the last ``count`` lines; a newline at the end belongs to the last one."""
+    """Return the last ``count`` lines; a newline at the end belongs to the last line."""
     if count <= 0:
         return b""
     body = text.removesuffix(b"\n")

@@ -1,6 +1,7 @@
 """The interface of a hypervisor driver.
 
-:mod:`nova.operations.framework.guest_driver` has its roles, which act on single guests. This module adds the host."""
+:mod:`nova.operations.framework.guest_driver` defines the roles, which act on single guests. This module adds the host's
+methods."""
 
 from __future__ import annotations
 
@@ -29,27 +30,27 @@ class HostCpu:
 
 
 def rescue_disk_gb(instance: Instance) -> int:
-    """Return the maximum size in GiB of a rescue disk; 0: images of any size, as the flavor allows."""
+    """Return the maximum size in GiB of a rescue disk; 0: no limit, since the flavor does not limit the root disk."""
     return int(CONF.compute.rescue_disk_limit_gb) if instance.volume_backed else instance.flavor.root_gb
 
 
-# Called with a GuestStatus when a guest changed by itself (for example stopped from inside, or crashed).
+# Called with the new status of a guest that changed without a request of Nova (for example one that crashed).
 EventHandler = Callable[[GuestStatus], None]
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Driver(GuestDriver, abc.ABC):
     """The connection of a nova-compute to its hypervisor, which may have several nodes. A driver class is called with
-    the name of its host and passes its roles to this constructor: a driver without a required role, or a role without a
-    required method, raises TypeError, which names what is missing. ``capabilities``: names that nova-compute and the
-    API check: console_output, diagnostics, pause, suspend, attach_volume, attach_interface, move (cold),
-    live_migration, snapshot, vtpm. Methods without their capability raise NotImplementedHere. ``on_unreachable``:
-    called once when the hypervisor becomes unreachable."""
+    the name of its host and passes its roles to this constructor. A missing required role or method raises TypeError,
+    which names the role or method. ``capabilities``: features that nova-compute and the API check: console_output,
+    diagnostics, pause, suspend, attach_volume, attach_interface, move (cold migration), live_migration, snapshot, vtpm.
+    Methods of a feature that is not declared raise NotImplementedHere. ``on_unreachable``: called once when the
+    hypervisor becomes unreachable."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
     # False if guests do not use cached images (virtual hosts).
     needs_images: ClassVar[bool] = True
-    # False if the hypervisor plugs the interfaces of guests, and the host has none of its own.
+    # False if the hypervisor plugs the interfaces of guests, so that nova-compute plugs none on its host.
     plugs_interfaces: ClassVar[bool] = True
     # True if the hosts exist in memory only, so that one machine can have many.
     virtual: ClassVar[bool] = False
@@ -78,11 +79,11 @@ class Driver(GuestDriver, abc.ABC):
             return ""
 
     def connector(self) -> dict[str, Any]:
-        """Return properties of the host that conductors need, besides those for access to volumes."""
+        """Return properties of the host that conductors need, in addition to the properties for access to volumes."""
         return {}
 
     def shared_nodes(self) -> list[str] | None:
-        """Return the uuids of all nodes that this host and others can manage, or None if hosts share no nodes."""
+        """Return the uuids of all nodes that this host and other hosts can manage, or None if hosts share no nodes."""
         return None
 
     def manage(self, nodes: Collection[str]) -> None:

@@ -9,21 +9,21 @@ from nova import exception
 
 LOG = logging.getLogger(__name__)
 
-# Seconds that a high-priority action waits for a running one.
+# Seconds that a removal, a hard reboot or a move waits for the guest's lock before it bypasses the holder.
 LOCK_TIMEOUT = 30.0
 
 
 class _Turns:
-    """The lock of one guest. ``lost``: another action bypassed its holder and has a lock of its own."""
+    """The lock of one guest. ``bypassed``: another action did not wait for the holder any longer and has a new lock."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.users = 0
-        self.lost = False
+        self.bypassed = False
 
 
 class GuestLocks:
-    """A lock per guest, stored while actions need it."""
+    """The locks of guests. A lock is stored while an action holds it or waits for it."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -32,9 +32,9 @@ class GuestLocks:
 
     @contextlib.contextmanager
     def hold(self, uuid: str, timeout: float | None = None) -> Iterator[None]:
-        """Hold the guest's lock; with ``timeout`` (seconds) bypass a holder that does not finish. check() raises an
-        error in the bypassed action before its next change, and so does a further hold() within the action, which would
-        get the new lock otherwise."""
+        """Hold the guest's lock. ``timeout``: seconds until the caller bypasses the current holder and gets a new lock
+        (None: wait without limit). The bypassed action must not continue: its next check() or hold() raises Conflict.
+        """
         self.check()
         turns = self._acquire(uuid, timeout)
         outer = getattr(self._mine, "turns", None)
@@ -49,7 +49,7 @@ class GuestLocks:
     def check(self) -> None:
         """Raise Conflict if another action bypassed this thread and owns the guest now."""
         turns = getattr(self._mine, "turns", None)
-        if turns is not None and turns.lost:
+        if turns is not None and turns.bypassed:
             raise exception.Conflict("Another action bypassed this one, which took too long.")
 
     def _acquire(self, uuid: str, timeout: float | None) -> _Turns:
@@ -59,13 +59,13 @@ class GuestLocks:
                 turns.users += 1
             if not turns.lock.acquire(timeout=-1 if timeout is None else timeout):
                 LOG.warning("[instance: %s] An action on the guest hangs: starting the next action without waiting for "
-                            "it", uuid)
+                            "the end of the hanging one", uuid)
                 with self._guard:
-                    turns.lost = True
+                    turns.bypassed = True
                     if self._guests.get(uuid) is turns:
                         del self._guests[uuid]
                 self._leave(uuid, turns)
-            elif turns.lost:
+            elif turns.bypassed:
                 turns.lock.release()
                 self._leave(uuid, turns)
             else:

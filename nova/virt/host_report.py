@@ -13,7 +13,7 @@ from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, Inventory, Provide
 from nova.virt.images.imagecache import ImageCache
 
 _GIB = 1 << 30
-# Ids of nodes are derived from the names of host and node, so that a lost file never creates a second node.
+# Namespace of node ids. They are derived from the names of host and node: a lost compute_id file creates no second node
 _NODES = uuid.UUID("6a1e3c52-6f0f-4bd4-9c56-6b1a0a2a4f5e")
 
 
@@ -45,8 +45,8 @@ def _reserved_disk(total: int) -> int:
 
 
 def node_name(host: str, machine: str) -> str:
-    """Return ``machine``, the name of the machine, or ``host`` if the host was configured with another name (several
-    computes share a machine and need different nodes)."""
+    """Return the name of a node: ``machine``, the name of the machine, unless the option ``host`` has another name.
+    Then ``host``, because several nova-compute on one machine need different nodes."""
     return machine if host.partition(".")[0] == socket.gethostname().partition(".")[0] else host
 
 
@@ -57,7 +57,7 @@ def node_uuid(host: str, name: str) -> str:
 
 
 def uptime() -> str | None:
-    """Return the output of the command uptime, or None."""
+    """Return the output of the command uptime, or None if the command fails."""
     try:
         done = subprocess.run(["uptime"], capture_output=True, text=True, timeout=10, env={**os.environ, "LC_ALL": "C"})
     except (OSError, subprocess.TimeoutExpired):

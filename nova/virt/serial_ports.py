@@ -9,8 +9,8 @@ from collections.abc import Collection
 from nova import exception
 from nova.conf import CONF
 
-# Seconds within which a guest begins to listen on an allocated port.
-_ON_ITS_WAY = 120.0
+# Seconds that an allocated port is reserved: until then its guest must listen on it, or the port is allocated again.
+_RESERVED_TIME = 120.0
 
 
 class SerialPorts:
@@ -18,13 +18,13 @@ class SerialPorts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._given: dict[int, float] = {}
+        self._reserved: dict[int, float] = {}
 
     def take(self, count: int, taken: Collection[int]) -> tuple[int, ...]:
         """Allocate ``count`` ports of [serial_console]port_range not in ``taken``. Raises SocketPortRangeExhausted."""
         with self._lock:
             now = time.monotonic()
-            self._given = {port: moment for port, moment in self._given.items() if now - moment < _ON_ITS_WAY}
+            self._reserved = {port: start for port, start in self._reserved.items() if now - start < _RESERVED_TIME}
             ports: list[int] = []
             low, high = (int(number) for number in CONF.serial_console.port_range.split(":"))
             size = max(high - low, 0)
@@ -33,11 +33,11 @@ class SerialPorts:
                 port = low + (start + number) % size
                 if len(ports) == count:
                     break
-                if port not in taken and port not in self._given and _is_free(port):
+                if port not in taken and port not in self._reserved and _is_free(port):
                     ports.append(port)
             if len(ports) < count:
                 raise exception.SocketPortRangeExhausted(host=CONF.host)
-            self._given.update(dict.fromkeys(ports, now))
+            self._reserved.update(dict.fromkeys(ports, now))
             return tuple(ports)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from nova import exception
 from nova.objects.servers.instance import BlockDevice
 
-NOT_ON_IT = "the new file is not an overlay of the file that its guest writes to"
+NOT_AN_OVERLAY = "the new file is not an overlay of the file that the guest writes to"
 
 
 def files_of(device: BlockDevice) -> tuple[str, ...]:
-    """Return the names of a volume's files, newest first, if it is connected by files."""
+    """Return the names of a volume's files, newest first; empty if the volume is not connected as a file."""
     connection = device.connection
     if connection is None or connection.protocol != "file":
         return ()
@@ -18,9 +18,9 @@ def files_of(device: BlockDevice) -> tuple[str, ...]:
 
 
 def is_merged(volume: str, files: Sequence[str], top: str | None, base: str | None) -> bool:
-    """Return True if the merge is done. With ``base``: the files from ``top`` down are committed into ``base``.
-    Without: no file is left between the first one and ``top`` (None: the end). ``files``: newest first. Raises
-    VolumeSnapshotFailed if the merge is impossible."""
+    """Return True if a merge is done. With ``base``: the files from ``top`` down are committed into ``base``. Without
+    ``base``: no file is left between the active file and ``top`` (None: below the active file). ``files``: the volume's
+    files, newest first; the first is the active file. Raises VolumeSnapshotFailed if the merge is impossible."""
     missing = next((name for name in (top if base is None else None, base) if name and name not in files), None)
     if missing or not files:
         raise exception.VolumeSnapshotFailed(volume_id=volume, reason=f"guest does not have {missing or 'the volume'}")
@@ -37,7 +37,7 @@ def is_merged(volume: str, files: Sequence[str], top: str | None, base: str | No
 
 
 def was_merged(files: Sequence[str], top: str | None, base: str | None) -> bool:
-    """Return True if the merge is done; False also if it is impossible."""
+    """Return True if the merge is done; False also if the merge is impossible."""
     try:
         return is_merged("", files, top, base)
     except exception.VolumeSnapshotFailed:

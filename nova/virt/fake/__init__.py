@@ -1,1 +1,1 @@
-"""A hypervisor driver without guests, with all states and failures of real ones."""
+"""A hypervisor driver that simulates guests, with all states and failures of real guests."""

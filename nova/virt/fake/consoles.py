@@ -1,7 +1,7 @@
 """Consoles of virtual guests on local sockets: a single-colour screen (RFB), a greeting (SPICE), and a serial port.
 
-A console exists from its first request until the guest is powered off. Keys change the colour of the screen, so that
-users can see that they arrived."""
+A console exists from its first request until the guest is powered off. Each key changes the colour of the screen, so
+that users see that the key arrived."""
 
 import contextlib
 import socket
@@ -16,14 +16,14 @@ _ADDRESS = "127.0.0.1"
 WIDTH, HEIGHT = 64, 48
 # Pixel format: 32 bits per pixel, depth 24, little endian, true colour, 8 bits for red, green, blue at shifts 16, 8, 0.
 _FORMAT = struct.pack("!BBBBHHHBBB3x", 32, 24, 0, 1, 255, 255, 255, 16, 8, 0)
-# Lengths of client messages after their first byte. Two kinds have a header with the length of the rest.
+# Lengths of client messages after the first byte. _SET_ENCODINGS, _CUT_TEXT: of a header that has the remaining length.
 _SET_PIXEL_FORMAT, _SET_ENCODINGS, _UPDATE_REQUEST, _KEY, _POINTER, _CUT_TEXT = 0, 2, 3, 4, 5, 6
 _LENGTHS = {_SET_PIXEL_FORMAT: 19, _SET_ENCODINGS: 3, _UPDATE_REQUEST: 9, _KEY: 7, _POINTER: 5, _CUT_TEXT: 7}
-# Start of SPICE messages while a channel is linked.
+# First bytes of the SPICE messages that link a channel.
 _REDQ = b"REDQ"
-# Maximum number of bytes that a client may send at once.
+# Maximum number of bytes of a part of a client message. The connection of a client that announces more is closed.
 _MOST = 1 << 20
-# Maximum length of a line.
+# Maximum number of bytes of a line on a serial console, and of a SPICE message.
 _LINE = 4096
 
 Speak = Callable[[socket.socket, str], None]

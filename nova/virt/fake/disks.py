@@ -1,7 +1,7 @@
-"""DiskStore of virtual guests: their owner and size.
+"""The disks of virtual guests: a record of the owner and the size of each disk.
 
-Each virtual host has its own disks, or all hosts share them ([fake] shared_storage): as small files in a directory or,
-without [fake] directory, in a dictionary of the process."""
+Each virtual host has its own disks, or all hosts share their disks ([fake] shared_storage). The records are stored in
+files or, if [fake] directory is unset, in memory."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ def made(host: str, gb: int) -> Disk:
 
 
 class OwnDisks:
-    """Disks by name (a uuid, for disks renamed with suffix ``ASIDE``). ``path``: their file, if any."""
+    """The disks of one host, by uuid of the guest, plus ``ASIDE`` for renamed disks. ``path``: file (None: memory)."""
 
     def __init__(self, path: str | None = None) -> None:
         self._disks: dict[str, Disk] = {}
@@ -55,7 +55,7 @@ class OwnDisks:
                 self._file.note(name, None, self._disks)
 
     def rename(self, name: str, other: str) -> None:
-        """Rename a disk. Ignored if it does not exist."""
+        """Rename a disk, if it exists."""
         with self._lock:
             disk = self._disks.pop(name, None)
             if disk is not None:
@@ -69,7 +69,7 @@ class OwnDisks:
 
 
 class SharedFiles:
-    """DiskStore shared among processes: one file per disk."""
+    """The disks of all hosts, shared by several processes: one file per disk."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory

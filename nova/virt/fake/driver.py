@@ -1,11 +1,11 @@
 """The fake hypervisor: virtual nodes in memory, with configurable latencies and failures.
 
-For tests, benchmarks and evaluation. Guests exist as long as the process, or with [fake] directory (a few files per
-host) permanently. Sizes and behaviour are configured in [fake], or for many hosts in one process by a scenario
+For tests, benchmarks and evaluation. Guests exist until the process ends or, if [fake]directory is set, permanently (in
+a few files per host). Sizes and behaviour are configured in [fake], or for many hosts in one process by a scenario
 (:mod:`nova.virt.fake.scenario`). Tests may change the driver's ``behaviour`` and read its ``state``, with
 ``guest(uuid)`` and ``disk(uuid)``.
 
-Unlike a real hypervisor, the driver never refuses to remove a guest, so that tests detect wrong orders."""
+Unlike a real hypervisor, the driver never refuses to remove a guest, so that tests detect wrong removals."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from nova.virt.fake.scenario import Devices, Group, Size
 
 # Node uuids are derived from node names, so that they survive a restart of the host.
 _NAMESPACE = uuidlib.UUID("9e0a4f0e-3f5c-4e53-9c1f-5f2d1f4f7d11")
-_SMALL_KB = 4
+_SMALL_KB = 4  # KiB of a small page
 # Traits of common virtual hardware.
 HARDWARE = ("COMPUTE_ARCH_X86_64", "CUSTOM_COMPUTE_ARCH_I686", "COMPUTE_FIRMWARE_BIOS", "COMPUTE_FIRMWARE_UEFI",
             *(f"COMPUTE_STORAGE_BUS_{name}" for name in ("IDE", "SATA", "SCSI", "USB", "VIRTIO")),
             *(f"COMPUTE_NET_VIF_MODEL_{name}" for name in ("E1000", "E1000E", "RTL8139", "VIRTIO")),
             *(f"COMPUTE_GRAPHICS_MODEL_{name}" for name in ("CIRRUS", "NONE", "QXL", "VGA", "VIRTIO")))
-# Constant CPU times.
+# CPU times that each virtual host reports.
 _CPU = HostCpu(frequency=800, user=26_728_850_000_000, kernel=5_664_160_000_000, idle=1_592_705_190_000_000,
                iowait=6_121_490_000_000)
 
@@ -62,7 +62,7 @@ class FakeDriver(Driver):
                          cold_migration=moves.ColdMigration(state), live_source=moves.LiveMigrationSource(state),
                          live_target=moves.LiveMigrationTarget(state))
         self._group = group or Group(name="fake", nodes=CONF.fake.nodes)
-        # Set by tests to simulate a boot of the host.
+        # Boot id that tests set to simulate a boot of the host; "": the real one.
         self.boot = ""
         self.behaviour = state.behaviour
         self._on_event: EventHandler | None = None
@@ -147,7 +147,7 @@ def _inventories(totals: Mapping[str, Any]) -> dict[str, Inventory]:
 
 
 def _topology(group: Group) -> HostTopology | None:
-    """Return the NUMA cells of each node. The last CPUs of each cell are the dedicated ones."""
+    """Return the NUMA cells of each node. The dedicated CPUs of a cell are those with the highest numbers."""
     cells = group.cells
     if cells is None:
         return None

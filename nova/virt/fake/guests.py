@@ -27,12 +27,12 @@ class FlavorSize(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Guest(msgspec.Struct, omit_defaults=True):
-    """The state of a guest. ``booted``: times of its boots in seconds. ``volumes``: ids by device name; ``interfaces``:
-    MAC addresses; ``cpus`` and ``devices`` (addresses): dedicated resources of the host. ``rescued``: image of the
-    rescue. ``incoming``: a migration is moving the guest to this host; ``went``: a migration has moved it away; such
-    guests are not listed. ``swapped``: attachment ids of swapped volumes since the definition. ``files``: volume id and
-    file names of file-based volumes. ``sizes``: volume ids and sizes in GiB of volumes extended while the guest ran.
-    ``shares``: host directories by tag."""
+    """The state of a guest. ``booted``: times of its boots in seconds. ``volumes``: device names and volume ids.
+    ``interfaces``: MAC addresses; ``cpus`` and ``devices`` (addresses): dedicated resources of the host. ``rescued``:
+    id of the rescue image. ``incoming``: a migration is moving the guest to this host; ``went``: a migration has moved
+    it to another host; such guests are not listed. ``swapped``: attachment ids of volumes swapped since the definition.
+    ``files``: volume id and file names of file-based volumes. ``sizes``: volume ids and sizes in GiB of volumes
+    extended while the guest ran. ``shares``: tags and host directories."""
 
     power_state: int
     name: str = ""
@@ -59,7 +59,7 @@ class Guest(msgspec.Struct, omit_defaults=True):
         return self.power_state in (states.RUNNING, states.POWER_PAUSED) and not self.incoming and not self.went
 
     def define(self, instance: Instance, name: str) -> None:
-        """Renew the definition. Volumes that are not connected in the description stay as the guest has them."""
+        """Renew the definition. A volume that is not connected in ``instance`` stays as the guest has it."""
         self.name, self.rescued, self.swapped, self.sizes = name, "", (), ()
         flavor = instance.flavor
         self.size = _shared(FlavorSize(flavor.name, flavor.vcpus, flavor.memory_mb, flavor.root_gb))
@@ -77,13 +77,13 @@ class Guest(msgspec.Struct, omit_defaults=True):
         self.devices = tuple(sorted(device.device.address for device in instance.pci_devices or ()))
 
     def files_of(self, device: BlockDevice) -> tuple[str, ...]:
-        """Return the file names of a volume, newest first; () if the guest has no such volume or it is no file."""
+        """Return the file names of a volume, newest first; () if the guest has no such volume, or it is not a file."""
         return next((item[1:] for item in self.files if item[0] == device.volume_id), ())
 
 
 class GuestStore:
-    """Guests by uuid. Thread-safe. ``path``: file for persistence (None: none). ``changed``: called at every change of
-    a guest with its uuid, and True if the guest runs; must not block. ``names``: template of guest names."""
+    """Guests by uuid. Thread-safe. ``path``: file that stores the guests (None: memory). ``changed``: called after each
+    change of a guest with its uuid, and True if the guest runs; must not block. ``names``: template of guest names."""
 
     def __init__(self, path: str | None, changed: Callable[[str, bool], None] = lambda _uuid, _on: None,
                  names: str = "instance-%08x") -> None:
@@ -108,7 +108,7 @@ class GuestStore:
         return self._guests.get(uuid)
 
     def boot(self, instance: Instance, power_state: int = states.RUNNING) -> None:
-        """Create or update the guest with this definition and start it (or leave it paused)."""
+        """Create or update the guest with this definition, and start it (``power_state``: running or paused)."""
         before = self._guests.get(instance.uuid)
         booted = (*(before.booted[-9:] if before else ()), int(time.time()))
         self.define(instance, power_state, incoming=False, went=False, booted=booted)
@@ -152,13 +152,13 @@ class GuestStore:
                 self._note(uuid, None)
 
     def power_states(self) -> list[tuple[str, int]]:
-        """Return the power states of all guests except those that are migrating in or have migrated away."""
+        """Return the power states of all guests, except those that migrate to this host or have left it."""
         with self._lock:
             return [(uuid, guest.power_state) for uuid, guest in self._guests.items()
                     if not guest.incoming and not guest.went]
 
     def incoming(self) -> list[str]:
-        """Return the guests that migrations are moving to this host."""
+        """Return the uuids of the guests that migrations are moving to this host."""
         with self._lock:
             return [uuid for uuid, guest in self._guests.items() if guest.incoming]
 

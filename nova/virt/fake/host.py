@@ -23,7 +23,7 @@ from nova.virt.fake.guests import Guest, GuestStore
 
 @dataclasses.dataclass
 class Behaviour:
-    """Latency in seconds and fraction of failing calls by verb, as [fake]latency names them ("*": all other verbs)."""
+    """Latency in seconds and fraction of failing calls, by verb of [fake]latency ("*": all other verbs)."""
 
     latency: dict[str, float] = dataclasses.field(default_factory=dict)
     failure: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -36,7 +36,7 @@ class Behaviour:
                    failure={**_floats(CONF.fake.failure), **overrides[1]})
 
     def simulate(self, verb: fake_scenario.Verb) -> None:
-        """Wait for the latency of the verb, then fail as often as configured."""
+        """Wait for the latency of the verb, then raise NovaException for the configured fraction of calls."""
         delay = self.latency_of(verb)
         if delay:
             time.sleep(delay)
@@ -56,7 +56,7 @@ def _floats(values: dict[str, str]) -> dict[str, float]:
 
 
 class ArrivalSignal:
-    """Signals that guests arrived at a host: among all hosts with the same ``directory``, or (None) in this process."""
+    """Signals to hosts that a guest has arrived: through files in ``directory``, or (None) within this process."""
 
     _of_process: ClassVar[set[tuple[str, str]]] = set()
 
@@ -84,7 +84,7 @@ class ArrivalSignal:
 
 
 class FakeHost:
-    """Guests, disks and everything else of a virtual host."""
+    """The state of a virtual host: guests, disks, consoles and migrations."""
 
     def __init__(self, name: str, behaviour: Behaviour) -> None:
         self.name, self.behaviour = name, behaviour
@@ -93,11 +93,11 @@ class FakeHost:
         self.guests = GuestStore(path, self.consoles.guest_changed, CONF.instance_name_template)
         self.disks = fake_disks.of_host(name, CONF.fake.directory, CONF.fake.shared_storage)
         self.arrivals = ArrivalSignal(CONF.fake.directory)
-        # Live migrations in progress, by uuid; setting the event completes the migration at once.
+        # Live migrations in progress, by uuid; setting the event completes the migration immediately.
         self.migrations: dict[str, threading.Event] = {}
-        # Servers whose disks this host serves to another one.
+        # Servers whose disks this host serves to another host.
         self.serving: set[str] = set()
-        # Effects inside guests, by uuid.
+        # Changes inside guests, by uuid, which tests read.
         self.passwords: dict[str, str] = {}
         self.crash_dumps: collections.Counter[str] = collections.Counter()
         # Guests with quiesced file systems, and guests without an agent that can quiesce them.
@@ -136,11 +136,11 @@ class FakeRole:
         self.host = host
 
     def find(self, verb: fake_scenario.Verb, instance: Instance) -> Guest | None:
-        """Simulate a call of the hypervisor about this guest, and return its state; None if it is not on the host."""
+        """Simulate a call of the hypervisor. Return the state of the guest, or None if the guest is not on the host."""
         self.host.behaviour.simulate(verb)
         return self.host.guests.find(instance.uuid)
 
     def get(self, verb: fake_scenario.Verb, instance: Instance) -> Guest:
-        """Do the same as find(). Raises GuestNotFound."""
+        """Return the same as find(), but raise GuestNotFound if the guest is not on the host."""
         self.host.behaviour.simulate(verb)
         return self.host.guests.get(instance.uuid)

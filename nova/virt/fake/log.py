@@ -11,7 +11,7 @@ from nova.common.structs import compile_once
 
 V = TypeVar("V")
 
-# The file is rewritten when it has this many times more lines than keys.
+# The file is rewritten when it has more than _FEW lines, and more than _SLACK lines per key.
 _SLACK = 4
 _FEW = 1000
 
@@ -41,7 +41,7 @@ class AppendOnlyFile(Generic[V]):
         self._rewrite(into)
 
     def note(self, key: str, value: V | None, everything: Mapping[str, V]) -> None:
-        """Write a value. ``everything``: all entries of the owner."""
+        """Write a value (None: the key is deleted). ``everything``: all current entries, to rewrite the file."""
         if self._file < 0:
             return
         # One write per line: after a crash the line is complete or missing.

@@ -21,7 +21,7 @@ from nova.virt.fake import scenario as fake_scenario
 from nova.virt.fake.disks import ASIDE, Disk
 from nova.virt.fake.guests import Guest
 from nova.virt.fake.host import FakeRole
-from nova.virt.volume_files import NOT_ON_IT, files_of, is_merged, merged, was_merged
+from nova.virt.volume_files import NOT_AN_OVERLAY, files_of, is_merged, merged, was_merged
 
 
 class Guests(FakeRole, guest_driver.Guests):
@@ -89,7 +89,7 @@ class Disks(FakeRole, guest_driver.Disks):
         current = self.host.disks.get(instance.uuid)
         if current is not None and current.token == token:
             return
-        if self.host.guests.find(instance.uuid) is None:  # a failed move left its disks aside
+        if self.host.guests.find(instance.uuid) is None:  # a failed move may have left renamed disks
             self.host.disks.remove(instance.uuid + ASIDE)
         self.host.remove(instance.uuid, keep_disks=True)
         if not instance.volume_backed:
@@ -285,7 +285,7 @@ class VolumeFiles(FakeRole, guest_driver.VolumeFiles):
         if not guest.on:
             raise exception.GuestNotRunning(instance_uuid=instance.uuid)
         if not wanted or wanted[1:] != there:
-            raise exception.VolumeSnapshotFailed(volume_id=new.volume_id, reason=NOT_ON_IT)
+            raise exception.VolumeSnapshotFailed(volume_id=new.volume_id, reason=NOT_AN_OVERLAY)
         self.host.guests.set_files(instance.uuid, new.volume_id or "", wanted)
 
     def merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
@@ -297,7 +297,7 @@ class VolumeFiles(FakeRole, guest_driver.VolumeFiles):
         if not guest.on:
             raise exception.GuestNotRunning(instance_uuid=instance.uuid)
         if cancelled.is_set():
-            raise exception.VolumeSnapshotFailed(volume_id=volume, reason="it was cancelled")
+            raise exception.VolumeSnapshotFailed(volume_id=volume, reason="the merge was cancelled")
         self.host.guests.set_files(instance.uuid, volume, tuple(merged(there, top, base)))
 
     def cancel(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
@@ -318,6 +318,6 @@ class Interfaces(FakeRole, guest_driver.Interfaces):
 
 
 def _free_name(guest: Guest) -> str:
-    """Return the first free disk name after that of the root disk."""
+    """Return the first free disk name after /dev/vda, the root disk."""
     taken = {name for name, _volume in guest.volumes}
     return next(name for letter in string.ascii_lowercase[1:] if (name := f"/dev/vd{letter}") not in taken)

@@ -10,18 +10,18 @@
         inventories: {CUSTOM_FPGA: 2, PCPU: {total: 8, ratio: 1.0}}
         traits: [HW_CPU_X86_AVX2, CUSTOM_SSD]
         aggregates: [ssd]
-        cells: {count: 2, threads: 2, dedicated: 8, pages: {2048: 512}}   # NUMA cells; the numbers are of each
-        devices:                   # PCI devices: of each node, or of each cell that is named
+        cells: {count: 2, threads: 2, dedicated: 8, pages: {2048: 512}}   # NUMA cells; CPUs and pages are per cell
+        devices:                   # PCI devices of each node, or of each of the listed cells
           - {vendor_id: "10de", product_id: "20b0", count: 4, cells: [0]}
-          - {vendor_id: "8086", product_id: "1572", count: 1, functions: 4}      # and the virtual functions of each
+          - {vendor_id: "8086", product_id: "1572", count: 1, functions: 4}   # with 4 virtual functions per device
         children: {gpu: {inventories: {VGPU: 4}, traits: [CUSTOM_FAST]}}  # providers below each node
         latency: {prepare: 0.1, spawn: 0.5, "*": 0.01}      # seconds that a verb takes
-        failure: {spawn: 0.01}                              # the share of calls that fail
+        failure: {spawn: 0.01}                              # fraction of calls that fail
     aggregates:
       ssd: {availability_zone: zone-1, metadata: {ssd: "true"}}
 
-Only ``groups`` with a ``name`` each is needed; sizes that are left out are those of [fake]. Aggregates
-belong to the operator, so nova-compute makes none: ``tools/bench/scale`` makes them over the API.
+Only ``groups`` is required, and a ``name`` in each group. Missing sizes are those of [fake]. nova-compute
+does not create the aggregates, which belong to the operator: ``tools/bench/scale`` creates them with the API.
 """
 
 import pathlib
@@ -43,7 +43,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_
 ResourceClass = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9_]+$", max_length=255)]
 Trait = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9_]+$", max_length=255)]
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{4}$")]
-# Calls of a driver whose latency and failures can be configured; "*" stands for all others.
+# Calls of a driver whose latency and failures can be configured; "*" stands for all other calls.
 Verb = Literal["prepare", "spawn", "destroy", "rebuild", "power_on", "power_off", "reboot", "pause", "unpause",
                "suspend", "resume", "rescue", "unrescue", "set_password", "trigger_crash_dump", "console_address",
                "snapshot", "discard_snapshot", "quiesce", "unquiesce", "attach_volume", "detach_volume",
@@ -52,7 +52,7 @@ Verb = Literal["prepare", "spawn", "destroy", "rebuild", "power_on", "power_off"
                "close_disks", "receive_disks", "finish_move", "confirm_move", "revert_move", "check_migration_source",
                "prepare_migration", "live_migrate", "finish_migration", "rollback_migration", "*"]
 
-# Limit that protects the machine against typing errors in the file.
+# Maximum number of nodes in a scenario, since a typing error in the file could exhaust the memory of the machine.
 _MOST_NODES = 1_000_000
 
 
@@ -61,7 +61,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Size(_Spec):
-    """A complete inventory; a plain number is its ``total``. Without ``ratio``: 1, or the ratio of nova.conf."""
+    """An inventory; a plain number in its place is the ``total``. ``ratio``: None for that of nova.conf, or 1."""
 
     total: Positive
     reserved: Amount = 0
@@ -82,7 +82,7 @@ class Cells(_Spec):
 
 
 class Devices(_Spec):
-    """Identical PCI devices. With ``functions`` each device is a physical function with that many virtual functions."""
+    """Identical PCI devices. ``functions``: if not 0, each is a physical function with so many virtual functions."""
 
     vendor_id: Id
     product_id: Id

@@ -1,4 +1,4 @@
-"""The directory of a guest, CONF.instances_path/<uuid>: its owner, its content, and its place during a move.
+"""The directory of a guest, CONF.instances_path/<uuid>: its owner, its content, and its name during a move.
 
 Hosts may share a file system, so the directory records the host that uses it (``owner``); other hosts never remove it.
 A file gets its name when it is complete; a crash leaves ``*.part`` files, which are created again."""
@@ -23,12 +23,12 @@ LOG = logging.getLogger(__name__)
 
 _ASIDE = "_resize"
 _OWNER = "owner"
-MARK = "rebuilt"  # name of the file with the token of a guest's files
+MARK = "rebuilt"  # name of the file with the token of the newest rebuild, see Disks.replace
 
 
 @dataclasses.dataclass(frozen=True)
 class Owner:
-    """The owner of a directory. ``token`` identifies the directory: hosts with the same token see the same files."""
+    """The owner of a directory. ``token`` identifies the directory: hosts that read the same token share its files."""
 
     host: str
     token: str
@@ -49,7 +49,7 @@ def make_instances_path() -> None:
 
 def make(uuid: str, host: str) -> str:
     """Create the guest's directory, make ``host`` its owner, and remove partial files left by a crash."""
-    # The user of the hypervisor must reach the files, which libvirt gives to that user while the guest runs.
+    # The user of the hypervisor needs access: libvirt makes that user the owner of the files while the guest runs.
     make_instances_path()
     place = directory(uuid)
     os.makedirs(place, exist_ok=True)
@@ -62,7 +62,7 @@ def make(uuid: str, host: str) -> str:
 
 
 def once(place: str, name: str, build: Callable[[str], None]) -> None:
-    """Create file ``name`` in ``place`` by ``build(path)``, if it is missing."""
+    """Create the file ``name`` in the directory ``place`` by ``build(path)``, unless the file exists."""
     path = os.path.join(place, name)
     if os.path.exists(path):
         return
@@ -78,9 +78,9 @@ def once(place: str, name: str, build: Callable[[str], None]) -> None:
 
 def replace(place: str, builders: Mapping[str, Callable[[str], None]], retained: Collection[str], token: str,
             give_up: Callable[[], None]) -> None:
-    """Replace the files in ``place`` by new ones, each created by ``build(path)``, except the ``retained`` ones.
-    ``give_up()`` is called when all new files exist, before an old one is removed. At the end the
-    file MARK contains ``token``."""
+    """Replace the files in the directory ``place`` by new files, and keep the ``retained`` files. ``builders``: by file
+    name, the function that creates the file at a path. ``give_up()`` removes the guest that uses the old files; it is
+    called when all new files exist. At the end the file MARK contains ``token``."""
     builders = {**builders, MARK: functools.partial(write, token)}
     parts = {name: os.path.join(place, f"{name}.part") for name in builders}
     try:
@@ -145,7 +145,7 @@ def _take(place: str, host: str) -> str:
 
 
 def token(place: str, host: str) -> str:
-    """Return the directory's token; a directory without an owner becomes this host's."""
+    """Return the directory's token. If the directory has no owner, make ``host`` its owner."""
     recorded = owner(place)
     return recorded.token if recorded is not None else _take(place, host)
 
@@ -164,12 +164,13 @@ def set_aside(uuid: str) -> None:
 
 
 def put_back(uuid: str, host: str, former: str = "") -> None:
-    """Restore the directory that was renamed. Raises MigrationError if another host than ``former`` uses one."""
+    """Rename the guest's directory back after a move. Replaces a directory that ``host`` or the host ``former`` uses
+    meanwhile. Raises MigrationError if a third host uses it."""
     place = directory(uuid)
     if os.path.isdir(place):
         recorded = owner(place)
         if recorded is not None and recorded.host not in (host, former):
-            raise exception.MigrationError(reason="another host has the server's disks in use")
+            raise exception.MigrationError(reason="another host uses the server's disks")
         _remove(place)
     os.rename(aside(uuid), place)
 
@@ -207,7 +208,7 @@ def remove(uuid: str, host: str) -> None:
 
 
 def remove_aside(uuid: str) -> None:
-    """Remove the directory that a move renamed. Succeeds if there is none."""
+    """Remove the directory that a move renamed. Succeeds if the directory does not exist."""
     _remove(aside(uuid))
 
 

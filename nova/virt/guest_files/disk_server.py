@@ -1,7 +1,7 @@
-"""Transfer of the files of a stopped guest to the host to which it moves: server and client.
+"""Server and client that transfer the files of a stopped guest to the host to which the guest moves.
 
-One qemu-storage-daemon per guest serves all its files, read-only, over NBD with TLS and a key made for this move. It is
-not a child process of nova-compute: it survives a restart and is identified by its pid file."""
+One qemu-storage-daemon per guest serves all its files, read-only, over NBD with TLS and a key made for this move. The
+daemon is not a child process of nova-compute: it survives a restart and is identified by its pid file."""
 
 import contextlib
 import json
@@ -26,12 +26,12 @@ LOG = logging.getLogger(__name__)
 
 _USER = "nova"
 _SERVED = "served.json"
-_START_TIMEOUT = 30
-_STOP_TIMEOUT = 10.0
+_START_TIMEOUT = 30  # seconds
+_STOP_TIMEOUT = 10.0  # seconds after SIGTERM until the daemon is killed
 
 
 def serve(uuid: str, served: Sequence[tuple[str, str]], host: str) -> DiskSource:
-    """Serve (name, path) pairs until stop(); a server with the same files continues. Raises MigrationError."""
+    """Serve files, given as (name, path), until stop(). A server of the same files continues. Raises MigrationError."""
     place = _place(uuid)
     running = _running(uuid, served, host)
     if running is not None:
@@ -64,7 +64,7 @@ def serve(uuid: str, served: Sequence[tuple[str, str]], host: str) -> DiskSource
 
 
 def stop(uuid: str) -> None:
-    """Stop serving. Succeeds if nothing is served."""
+    """Stop the server of a guest's files and remove its key. Succeeds if no server runs."""
     place = _place(uuid)
     pid = _pid(place)
     if pid is not None:
@@ -89,10 +89,10 @@ def ports() -> tuple[int, int]:
 
 
 def fetch(uuid: str, source: DiskSource, name: str, length: int, path: str) -> None:
-    """Copy a served file of ``length`` bytes, sparse. Raises MigrationError (also if it is longer), DiskFull."""
+    """Copy a served file of ``length`` bytes, sparse. Raises MigrationError (also for a longer file), DiskFull."""
     image = ",".join(["driver=nbd", f"server.host={peers.address(source.address)}", "server.type=inet",
                       f"server.port={source.port}", f"export={name}", "tls-creds=tls", "open-timeout=10"])
-    # A disk consists of whole sectors, a file of bytes.
+    # NBD serves whole sectors of 512 bytes: the copy is rounded up, and truncated at the end.
     whole = -(-length // 512) * 512
     with open(path, "wb") as file:
         file.truncate(whole)
@@ -104,7 +104,7 @@ def fetch(uuid: str, source: DiskSource, name: str, length: int, path: str) -> N
                          "-O", "raw", image, path], qemuimg.COPY_TIMEOUT, length=whole)
         except exception.InvalidDiskInfo as error:
             raise exception.MigrationError(reason=f"{name} could not be copied: {error.kwargs['reason']}") from error
-    # The tool does not wait for the device while it writes.
+    # qemu-img does not flush the file to the device.
     with open(path, "r+b") as file:
         file.truncate(length)
         os.fsync(file.fileno())
@@ -122,7 +122,7 @@ def _running(uuid: str, pairs: Sequence[tuple[str, str]], host: str) -> DiskSour
     try:
         address, port, served = json.loads(files.text_of(os.path.join(place, _SERVED)) or "")
     except ValueError:
-        return None  # The server was killed before it reported its port.
+        return None  # nova-compute was killed after it had started the daemon, before it had stored the port
     key = (files.text_of(os.path.join(place, "keys.psk")) or "").strip().partition(":")[2]
     same = key and served == [list(pair) for pair in pairs]
     return DiskSource(host=host, address=address, port=port, key=key) if same else None

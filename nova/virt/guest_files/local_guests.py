@@ -26,17 +26,17 @@ class LocalGuests(guest_driver.Guests):
 
     @abc.abstractmethod
     def redefine(self, instance: Instance) -> None:
-        """Define the guest, from its next start on. This host becomes the owner of its directory. The caller holds the
-        guest's lock."""
+        """Define the guest; the definition applies when the guest starts next. This host becomes the owner of the
+        guest's directory. The caller holds the guest's lock."""
 
     @abc.abstractmethod
     def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False, paused: bool = False) -> None:
-        """Start the guest with its current definition; ``fresh``: power-cycle it in any state. ``paused``: start a
-        stopped guest paused."""
+        """Start the guest with its current definition. ``fresh``: power-cycle a guest in any state. ``must_exist``:
+        raise GuestNotFound instead of defining the guest. ``paused``: start a stopped guest paused."""
 
     @abc.abstractmethod
     def _remove(self, uuid: str, keep_disks: bool) -> None:
-        """Stop the guest and remove it with its files, unless they are retained or belong to another host."""
+        """Stop and remove the guest. Removes also its files, unless they are retained or belong to another host."""
 
     def spawn(self, instance: Instance, files: BootFiles, paused: bool = False) -> None:
         self.start(instance, paused=paused)
@@ -53,7 +53,7 @@ class LocalGuests(guest_driver.Guests):
 
 
 class LocalColdMigration(guest_driver.ColdMigration):
-    """The end of a move on its source, whose open_disks() has set the directory of the guest aside."""
+    """The end of a cold migration on its source host, where open_disks() has renamed the directory of the guest."""
 
     _guests: LocalGuests
 
@@ -72,7 +72,7 @@ class LocalColdMigration(guest_driver.ColdMigration):
             exists = self._guests.exists(uuid)
             if directories.is_aside(uuid):
                 if exists:
-                    # The set-aside files belong to an earlier move whose end was not reported to this host.
+                    # The renamed files are from an earlier move, which ended without a report to this host.
                     LOG.warning("[instance: %s] The guest exists on this host: not restoring the files that an earlier "
                                 "move had renamed", uuid)
                     return

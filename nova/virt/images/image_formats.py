@@ -1,7 +1,7 @@
 """Checks of image files in Python, before any tool reads them, and without opening other files.
 
-Inspectors of oslo.utils detect the format and refuse references to other files. This module checks what they miss,
-because they read some headers differently from QEMU."""
+Inspectors of oslo.utils detect the format and refuse references to other files. They read some headers differently from
+QEMU; this module adds the checks that they miss."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ DISK_FORMATS = {"raw": "raw", "ami": "raw", "aki": "raw", "ari": "raw", "iso": "
                 "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx"}
 
 _CHUNK = 256 << 10
-# Bytes at the start of a file that identify its format, except for the footers of VMDK and VHD.
+# Bytes read from the start of a file, and (for the footers of VMDK and VHD) from its end, to identify its format.
 _HEAD = 16 << 20
 _TAIL = 64 << 10
 
@@ -37,13 +37,13 @@ _MAGICS = (
     (0, b"LUKS\xba\xbe", "luks"),
     (0x40, b"\x7f\x10\xda\xbe", "vdi"),
     (0x8001, b"CD001", "iso"))
-# Formats that any disk content may match.
+# Formats that the content of any raw disk may match.
 _CONTENT = frozenset({"raw", "gpt"})
 
 _SECTOR = 512
 _VMDK_HEADER = struct.Struct("<4sIIQQQQIQQ")
 _VMDK_GD_AT_END = 0xFFFFFFFFFFFFFFFF
-# Bytes that QEMU searches for the name of a parent, regardless of the length in the header.
+# Bytes of the descriptor that QEMU searches for the name of a parent image, regardless of the length in the header.
 _VMDK_DESCRIPTOR = 20 * _SECTOR
 _VHD_FOOTER = struct.Struct(">8s32xQQHBBI")
 _VHD_FIXED, _VHD_DYNAMIC = 2, 3
@@ -131,8 +131,8 @@ def _check_qcow2(path: str) -> int:
 
 
 def _check_vmdk(path: str) -> int:
-    """Check that the file is self-contained: a sparse header with a sector count (without it QEMU follows the
-    descriptor to other files), one type, and no parent. Returns the size in bytes."""
+    """Return the size in bytes. Raises ImageUnacceptable unless the file is self-contained: sparse headers with a
+    sector count (otherwise QEMU opens the files that the descriptor names), one createType, and no parent."""
     with open(path, "rb") as file:
         headers = [_VMDK_HEADER.unpack(file.read(_VMDK_HEADER.size))]
         _magic, _version, _flags, _sectors, _grain, start, length = headers[0][:7]
@@ -149,8 +149,8 @@ def _check_vmdk(path: str) -> int:
 
 
 def _check_vhd(path: str, kind: int = _VHD_DYNAMIC) -> int:
-    """Return the largest of the sizes in a VHD footer, of which QEMU chooses one depending on the creator. A fixed VHD
-    has the footer at its end only."""
+    """Return the largest of the three sizes in a VHD footer, since QEMU chooses a size depending on the creator. A
+    fixed VHD has the footer only at its end."""
     with open(path, "rb") as file:
         if kind == _VHD_FIXED:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _SECTOR))

@@ -27,12 +27,12 @@ from nova.virt.images.image_formats import DISK_FORMATS
 
 LOG = logging.getLogger(__name__)
 
-# Default fraction (1/n) of the file system for images.
+# Default limit of the cache: its file system divided by this number ([image_cache]size_limit_mb is unset).
 _DEFAULT_FRACTION = 10
 LOCKS = "locks"
 _ROOM = ".room"
 
-# Removes an unused image; returns False if there is none.
+# Removes an unused image; returns False if every image is in use.
 Evict = Callable[[], bool]
 
 
@@ -113,11 +113,11 @@ def _reserved_in(path: str) -> int:
         return 0
 
 
-# Seconds. A build that fetched its image recently may not have created its disk yet.
+# Minimum seconds since the last use before an image is removed: a build may have fetched it, and create its disk later.
 _GRACE = 300
 
-# Writes the data of an image to a new file. Before that, calls the given function with the number of bytes, which
-# raises if they are too many.
+# A function of a path and a second function: writes the data of an image to a new file at the path. Before that, calls
+# the second function with the number of bytes, and that function raises an error if the image is too large.
 Download = Callable[[str, Callable[[int], None]], None]
 
 
@@ -140,7 +140,7 @@ def format_of(path: str) -> str | None:
 
 class ImageCache:
     """The cache in ``directory`` (default: as configured). Safe for threads and processes. ``used``: returns the paths
-    of images that guests use. Without it, no image is removed to free space."""
+    of images that guests use (None: no image is removed to free space)."""
 
     def __init__(self, directory: str | None = None, used: Callable[[], Iterable[str]] | None = None) -> None:
         self.directory = directory or os.path.join(CONF.instances_path, CONF.image_cache.subdirectory_name)
@@ -179,7 +179,7 @@ class ImageCache:
         return path
 
     def evict(self) -> bool:
-        """Remove the least recently used unused image; return False if there is none."""
+        """Remove the unused image whose last use is the oldest; return False if no image can be removed."""
         if self._used is None or not CONF.image_cache.remove_unused_base_images:
             return False
         try:
@@ -199,8 +199,8 @@ class ImageCache:
         return False
 
     def clean(self, used: set[str]) -> list[str]:
-        """Remove images not in ``used`` (paths) that are unused for long enough; return their paths. The access time of
-        an image is the time of its last use, updated by each call."""
+        """Remove images that are not in ``used`` (paths) and were not used for the configured time; return the removed
+        paths. The time of the last use is the access time of the file, which this method updates for ``used``."""
         removed: list[str] = []
         if not os.path.isdir(self.directory):
             return removed
@@ -303,8 +303,8 @@ class _Addition:
 
 
 def inspect(path: str, disk_format: str | None) -> int:
-    """Return the size in bytes of the virtual disk of an image. Tools read the file only after its headers are checked.
-    Raises ImageUnacceptable: it does not match ``disk_format``, is damaged or encrypted, or refers to other files."""
+    """Return the size in bytes of an image's virtual disk. Tools read the file only after its headers are checked.
+    Raises ImageUnacceptable if it does not match ``disk_format``, is damaged or encrypted, or refers to other files."""
     size = image_formats.check(path, disk_format)
     if disk_format is None or DISK_FORMATS[disk_format] == "raw":
         return size
@@ -339,7 +339,7 @@ def _blame(image_id: str) -> Iterator[None]:
 
 
 def _touch(path: str) -> None:
-    """Record the use of an image in its access time. The modification time stays that of the content."""
+    """Record the use of an image in its access time, and keep its modification time."""
     os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
 
 

@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 # Timeouts in seconds for reading a header, and for copying a large image.
 INFO_TIMEOUT = 60
 COPY_TIMEOUT = 4 * 3600
-# Seconds of CPU time to convert a GiB.
+# Seconds of CPU time that a conversion may use per GiB of the disk, in addition to [libvirt]images_cpu_time_limit.
 _CPU_PER_GIB = 60
 
 # Exit code of prlimit and setpriv if the command does not exist.
@@ -43,7 +43,7 @@ def run(command: list[str], timeout: float, cpu: int | None = None, length: int 
 
 
 def info(path: str, image_format: str) -> dict[str, Any]:
-    """Return the output of ``qemu-img info`` for an image read as ``image_format`` (also while a guest uses it).
+    """Return the output of ``qemu-img info`` for an image read as ``image_format``, also while a guest uses the image.
     [libvirt]images_user must be able to read the file."""
     return _json_output(["qemu-img", "info", "-U", "--output=json", "-f", image_format], path)
 
@@ -71,7 +71,7 @@ def resize(path: str, image_format: str, size: int) -> None:
 
 
 def rebase(path: str, base: str, base_format: str) -> None:
-    """Change the base image's name in an overlay; the content must be the same."""
+    """Change the name of the base image in an overlay; both base images must have the same content."""
     run(["qemu-img", "rebase", "-u", "-f", "qcow2", "-F", base_format, "-b", base, path], INFO_TIMEOUT)
 
 
@@ -143,7 +143,7 @@ def _json_output(command: list[str], path: str) -> dict[str, Any]:
 
 
 def _fd_path(file: BinaryIO) -> str:
-    """Return the path of an open file in a child process that inherits it, which needs no access to its directory."""
+    """Return the path by which a child process that inherits the file opens it, without access to its directory."""
     return f"/proc/self/fd/{file.fileno()}"
 
 

@@ -43,7 +43,7 @@ class Node(msgspec.Struct, kw_only=True):
 
 
 class _Page(msgspec.Struct, kw_only=True):
-    """A part of a list of nodes. ``next``: address of the next part."""
+    """A page of a list of nodes. ``next``: URL of the next page, or None."""
 
     nodes: list[Node]
     next: str | None = None
@@ -53,8 +53,8 @@ _FIELDS = ",".join(name for name in Node.__struct_fields__ if name != "instance_
 
 
 class Ironic:
-    """Requests to Ironic with the credentials of Nova. Errors: HypervisorUnavailable (no response), InProgress (the
-    node is locked by another request of Ironic), NotFound, Conflict, InvalidInput with the message of Ironic."""
+    """Requests to Ironic with the credentials of Nova. Errors: HypervisorUnavailable (no response), InProgress (Ironic
+    has locked the node for another request), NotFound, Conflict and InvalidInput with the message of Ironic."""
 
     def __init__(self) -> None:
         self._client = ServiceClient(GROUP, {"service_type": "baremetal"}, versions=("/v1",))
@@ -85,24 +85,24 @@ class Ironic:
         return nodes[0] if nodes else None
 
     def update(self, uuid: str, values: Mapping[str, Any]) -> Node:
-        """Set these fields of a node, named by their path ("/instance_info/root_gb"); None removes a field."""
+        """Set fields of a node by path, such as "/instance_info/root_gb"; the value None removes a field."""
         patch = [{"op": "remove", "path": path} if value is None else {"op": "add", "path": path, "value": value}
                  for path, value in values.items()]
         response = self._request("PATCH", f"/v1/nodes/{uuid}", json=patch)
         return _decoded(response, Node)
 
     def invalid_interfaces(self, uuid: str) -> dict[str, str]:
-        """Return the interfaces of a node that cannot deploy the instance, with Ironic's reasons."""
+        """Return the driver interfaces of a node that fail Ironic's validation, with the reasons."""
         results = self._read(f"/v1/nodes/{uuid}/validate", "", dict[str, Any])
         return {name: str(results[name].get("reason") or "not supported") for name in ("deploy", "power", "storage")
                 if isinstance(results.get(name), dict) and not results[name].get("result")}
 
     def provision(self, uuid: str, target: str, **more: Any) -> None:
-        """Start a transition of the node: active, deleted, rebuild, rescue, unrescue."""
+        """Start a transition of the node. ``target``: active, deleted, rebuild, rescue or unrescue."""
         self._request("PUT", f"/v1/nodes/{uuid}/states/provision", json={"target": target, **more})
 
     def set_power(self, uuid: str, target: str, timeout: int = 0) -> None:
-        """Start a change of the power state. ``timeout``: of soft changes, in seconds (0: Ironic's default)."""
+        """Start a change of the power state. ``timeout``: seconds that a soft change may take (0: Ironic's default)."""
         more = {"timeout": timeout} if timeout else {}
         self._request("PUT", f"/v1/nodes/{uuid}/states/power", json={"target": target, **more})
 
@@ -140,7 +140,7 @@ class Ironic:
 
 
 def in_progress(reason: str) -> InProgress:
-    """Return the error that makes nova-compute call the verb again after the configured interval."""
+    """Return the error that makes nova-compute call the verb again after [ironic]api_retry_interval."""
     return InProgress(reason=reason, seconds=CONF.ironic.api_retry_interval)
 
 
@@ -167,7 +167,7 @@ def _error(response: requests.Response) -> exception.NovaException:
 
 
 def _fault(response: requests.Response) -> str:
-    """Return the message of an error of Ironic: {"error_message": {"faultstring": ...}}, perhaps encoded twice."""
+    """Return the message of an error of Ironic: {"error_message": {"faultstring": ...}}, perhaps JSON within JSON."""
     try:
         fault = response.json()["error_message"]
         fault = json.loads(fault) if isinstance(fault, str) else fault

@@ -1,5 +1,6 @@
-"""Deployments of instances on nodes. A method requests the next change from Ironic and raises InProgress; called again,
-it returns when the node has the wanted state. The state of the node tells how far a previous process came."""
+"""Deployments of instances on nodes. A method requests the next change from Ironic and raises InProgress. nova-compute
+calls the method again until it returns, because the node has the requested state. Since the progress is read from the
+node's state in Ironic, a new process continues a deployment of the previous one."""
 
 import base64
 import gzip
@@ -22,29 +23,29 @@ _BUSY = frozenset({"deploying", "wait call-back", "deploy hold", "rebuild", "res
                    "servicing", "service wait"})
 # Busy states that a deletion may interrupt.
 _INTERRUPTIBLE = frozenset({"wait call-back", "deploy hold", "rescue wait", "service wait"})
-# States of a node with an instance that was never deployed, or is undeployed.
+# States of a node whose instance was not deployed yet, or is undeployed already.
 _WITHOUT_DEPLOYMENT = frozenset({"available", "manageable", "enroll", "verifying", "inspecting", "inspect wait",
                                  "inspect failed", "cleaning", "clean wait", "clean hold", "clean failed", None})
-# Item of instance_info of all nodes that Nova has deployed: the host at that time.
+# Key in instance_info of each node that Nova deployed: the name of the host that deployed the node.
 OWNER = "nova_host_id"
-# Items of instance_info: the last rebuild, and the time of the last transition when it was requested.
+# Keys in instance_info: the token of the newest rebuild, and provision_updated_at when this rebuild was requested.
 _REBUILD, _BEFORE = "nova_rebuild", "nova_rebuild_after"
-# Number of times that a step requests a change before it fails with the error of Ironic, and the number for a change
-# that the node has reached.
+# _TRIES: maximum number of requests for a change in one step; after the last one the step fails with Ironic's error.
+# _DONE: value in the notes of a step for a change that the node has reached.
 _TRIES, _DONE = 3, -1
 
 
 class Deployments:
-    """The changes of nodes. The notes of a step count the requests of each change, and contain _DONE for a change that
-    the node has reached: a step with several changes, which is called again for the last of them, must not revert it by
-    repeating the first one."""
+    """The changes of nodes. The notes of a step contain the number of requests for each change, or _DONE if the node
+    has reached the change. Without _DONE, a step that is called again for its second change would repeat the first one,
+    which could revert the second."""
 
     def __init__(self, ironic: Ironic) -> None:
         self.ironic = ironic
 
     def node_of(self, instance: Instance) -> Node:
-        """Return the node of an instance. Raises GuestNotFound if the node has another instance, or none, and for an
-        instance that was placed nowhere."""
+        """Return the node of an instance. Raises GuestNotFound if the instance has no node, or the node does not have
+        this instance."""
         try:
             node = self.ironic.node(instance.node) if instance.node else None
         except exception.NotFound:
@@ -76,11 +77,11 @@ class Deployments:
         self.power(node, on=True)
 
     def _take(self, instance: Instance) -> Node:
-        """Return the node, associated with the instance. Undeploys a node of an earlier attempt first."""
+        """Associate the instance with its node and return the node. Undeploys the node of an earlier attempt first."""
         try:
             node = self.ironic.node(instance.node or "")
         except exception.NotFound as error:
-            raise exception.NodeNotReady(node=instance.node, reason="Ironic does not have it") from error
+            raise exception.NodeNotReady(node=instance.node, reason="the node does not exist in Ironic") from error
         if node.instance_uuid == instance.uuid:
             return node
         other = self.ironic.node_of(instance.uuid)
@@ -94,7 +95,7 @@ class Deployments:
             raise exception.NodeNotReady(node=node.uuid, reason="another instance has taken it") from error
 
     def undeploy(self, node: Node, uuid: str) -> None:
-        """Remove the instance from a node; returns when Ironic has accepted the node for cleaning. Succeeds if the node
+        """Remove the instance from a node; return when Ironic has accepted the node for cleaning. Succeeds if the node
         does not have the instance."""
         state = node.provision_state
         if node.instance_uuid != uuid:
@@ -134,7 +135,7 @@ class Deployments:
             self._reach(instance, _ACTIVE, "unrescue")
 
     def _reach(self, instance: Instance, wanted: str, target: str, **more: Any) -> None:
-        """Bring the node into the state ``wanted`` by a transition. Fails after the first failed transition."""
+        """Request the transition ``target`` once. Return in the state ``wanted``; raise BareMetalError in another."""
         node = self.node_of(instance)
         if node.provision_state == wanted:
             return
@@ -144,7 +145,7 @@ class Deployments:
 
     # --- power -------------------------------------------------------------------------------------------
     def power(self, node: Node, on: bool, timeout: int = 0) -> None:
-        """Power a node on or off. ``timeout``: seconds for a soft power off, which is tried once before."""
+        """Power a node on or off. ``timeout``: seconds for a soft power off, requested before a hard one (0: none)."""
         wanted, notes = POWER_ON if on else POWER_OFF, step_notes()
         if notes.get(wanted) == _DONE:
             return
@@ -157,7 +158,7 @@ class Deployments:
         self._request(wanted, node, lambda: self._softly(node, "soft power off" if soft else wanted, wanted, timeout))
 
     def reboot(self, instance: Instance, hard: bool, timeout: int) -> None:
-        """Reboot the node. A soft reboot that fails is followed by a hard one; a node that is off is powered on."""
+        """Reboot the node. A hard reboot follows a failed soft reboot. A node that is off is powered on."""
         node, change, notes = self.node_of(instance), "reboot", step_notes()
         requested = notes.get(change, 0)
         if requested == _DONE:
@@ -173,7 +174,7 @@ class Deployments:
         self._request(change, node, lambda: self._softly(node, target, "rebooting", timeout))
 
     def _softly(self, node: Node, target: str, otherwise: str, timeout: int) -> None:
-        """Change the power state, with ``otherwise`` if the node does not support soft changes."""
+        """Request the power change ``target``, or ``otherwise`` if the node does not support the soft ``target``."""
         try:
             self.ironic.set_power(node.uuid, target, timeout if target.startswith("soft") else 0)
         except exception.InvalidInput:
@@ -205,8 +206,8 @@ class Deployments:
     # --- requests ----------------------------------------------------------------------------------------
     @staticmethod
     def _request(change: str, node: Node, call: Callable[[], None], tries: int = _TRIES) -> None:
-        """Request a change that the node has not reached, and raise InProgress. Raises BareMetalError if it was
-        requested ``tries`` times in this step."""
+        """Request a change that the node has not reached, and raise InProgress. Raises BareMetalError if this step has
+        requested the change ``tries`` times already."""
         notes = step_notes()
         requested = notes.get(change, 0)
         if requested >= tries:
@@ -217,7 +218,7 @@ class Deployments:
 
 
 def _config_drive(path: str | None) -> dict[str, str]:
-    """Return the argument of a transition for the config drive in this file."""
+    """Return the argument configdrive of a transition with the content of this file; empty if there is no file."""
     if path is None:
         return {}
     with open(path, "rb") as file:
@@ -231,7 +232,7 @@ def _instance_info(instance: Instance, node: Node) -> dict[str, Any]:
                     if name.startswith("capabilities:")}
     values = {
         "image_source": instance.image_ref,
-        # Ironic 39 cannot rebuild a node if it has to query this from an image service that does not respond.
+        # Without image_type, Ironic 39 reads it from the image service, and a rebuild fails if this does not respond.
         "image_type": image.get("img_type") or ("partition" if instance.kernel_id else "whole-disk"),
         "root_gb": str(flavor.root_gb), "swap_mb": str(flavor.swap), "ephemeral_gb": str(flavor.ephemeral_gb),
         "local_gb": str(node.properties.get("local_gb", 0)), "vcpus": str(flavor.vcpus),

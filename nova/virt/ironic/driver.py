@@ -17,7 +17,7 @@ from nova.virt.ironic.roles import Consoles, Disks, Guests, Interfaces, Power, R
 
 
 class IronicDriver(Driver):
-    """Changes of one node are serialized by Ironic, which locks it."""
+    """The driver for the nodes of an Ironic. It has no locks: Ironic locks a node during each change."""
 
     capabilities = frozenset({"attach_interface"})
     needs_images = False
@@ -33,7 +33,7 @@ class IronicDriver(Driver):
         self._nodes: list[Node] = []
 
     def start(self, on_event: EventHandler) -> None:
-        """Remove config drives that an interrupted deployment left. Ironic reports power states to the API."""
+        """Remove config drives left by an interrupted deployment. Ironic reports changes of power states to the API."""
         remove_drives()
 
     def boot_id(self) -> str:

@@ -1,4 +1,4 @@
-"""The resources of Ironic's nodes. A node offers one unit of its resource class, CUSTOM_ and the name in upper case."""
+"""The resources of Ironic's nodes. A node offers one unit of its resource class, named CUSTOM_ plus Ironic's name."""
 
 import re
 
@@ -24,13 +24,13 @@ def unusable(node: Node) -> str:
 
 
 def resource_class(name: str) -> str:
-    """Return the name of the resource class of Nova for a resource class of Ironic."""
+    """Return Nova's name of a resource class of Ironic."""
     return "CUSTOM_" + re.sub(r"[^A-Z0-9_]", "_", name.upper())
 
 
 def compute_node(node: Node, host: str) -> ComputeNode:
-    """Return the report of a node. A node that is in use or unusable is reserved; one without a resource class offers
-    nothing."""
+    """Return the report of a node. The unit of a node that is in use or unusable is reserved. A node without a resource
+    class offers no resources."""
     inventories = {resource_class(node.resource_class): Inventory(
         total=1, reserved=1 if unusable(node) else 0, max_unit=1)} if node.resource_class else {}
     arch = node.properties.get("cpu_arch")

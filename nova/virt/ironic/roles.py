@@ -27,8 +27,8 @@ _POLL = 0.2
 
 
 def remove_drives(uuid: str = "*") -> None:
-    """Remove the files of config drives, which Ironic has stored, of an instance or of all instances. Directories with
-    other files are guests of another driver whose nova-compute uses the same path."""
+    """Remove the local files of config drives (Ironic has copies) of one instance, or of all instances. A directory
+    with other files is kept: it belongs to a guest of another driver with the same instances_path."""
     for path in glob.glob(os.path.join(glob.escape(CONF.instances_path), uuid)):
         with contextlib.suppress(OSError):  # not a directory, or removed meanwhile
             names = os.listdir(path)
@@ -57,8 +57,8 @@ class Guests(Role, guest_driver.Guests):
         remove_drives(instance.uuid)
 
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
-        """Undeploy the node of the instance. With ``keep_disks`` the node is only powered off: its disks cannot be used
-        by another node."""
+        """Undeploy the node of the instance. ``keep_disks``: only power the node off, since its disks cannot move to
+        another node."""
         remove_drives(instance.uuid)
         try:
             node = self._deployments.node_of(instance)
@@ -70,8 +70,8 @@ class Guests(Role, guest_driver.Guests):
             self._deployments.undeploy(node, instance.uuid)
 
     def remove_orphan(self, uuid: str, keep_disks: bool = False) -> None:
-        """Start to undeploy a node that this host manages. Does not wait: the next comparison repeats a failed
-        removal."""
+        """Start to undeploy the node of an orphaned guest, if this host manages the node. Does not wait: a failed
+        removal is repeated when the host compares its guests with the database again."""
         node = self._managed(uuid)
         if node is not None and not keep_disks:
             with contextlib.suppress(guest_driver.InProgress):
@@ -83,7 +83,7 @@ class Guests(Role, guest_driver.Guests):
             self._deployments.power(node, on=False)
 
     def all(self) -> list[GuestStatus]:
-        """Return the instances of managed nodes, without those that Ironic undeploys."""
+        """Return the instances of managed nodes, except those that Ironic is undeploying."""
         return [GuestStatus(uuid=node.instance_uuid, power_state=_power_state(node)) for node in self._ironic.nodes()
                 if node.instance_uuid and node.uuid in self.managed and node.provision_state != DELETING]
 
@@ -96,8 +96,8 @@ class Guests(Role, guest_driver.Guests):
         return _power_state(node)
 
     def _managed(self, uuid: str) -> Node | None:
-        """Return the node of an instance if this host manages it, and Nova has deployed it: nodes of other hosts and of
-        other clients of Ironic must not be changed by uuid."""
+        """Return the node of an instance, or None unless this host manages the node and Nova deployed it. The caller
+        must not change nodes of other hosts or of other clients of Ironic."""
         node = self._ironic.node_of(uuid)
         if node is None or node.uuid not in self.managed:
             return None
@@ -119,7 +119,7 @@ class Disks(Role, guest_driver.Disks):
 
     def replace(self, instance: Instance, files: BootFiles, token: str, keep_ephemerals: bool = False,
                 timeout: int = 0) -> None:
-        """Rebuild the node. Afterwards it runs, unlike guests of other drivers."""
+        """Rebuild the node. Afterwards the node runs; guests of other drivers are stopped after replace()."""
         if keep_ephemerals:
             raise exception.NotImplementedHere(what="keep the ephemeral disks of bare metal servers")
         try:
@@ -128,8 +128,8 @@ class Disks(Role, guest_driver.Disks):
             return
 
     def exist(self, instance: Instance) -> bool:
-        """Refuse an evacuation, the only caller: the disks are in a node, which another host takes over."""
-        raise exception.NotImplementedHere(what="evacuate bare metal servers, which another host takes over")
+        """Refuse an evacuation, the only caller. Not needed: another host takes over the node with its disks."""
+        raise exception.NotImplementedHere(what="evacuate bare metal servers (another host takes over their nodes)")
 
 
 class Power(Role, guest_driver.Power):
@@ -170,7 +170,7 @@ class Consoles(Role, guest_driver.Consoles):
 
 
 def _address(console: object) -> ConsoleAddress | None:
-    """Return the address in a response about a console, or None for other kinds of consoles."""
+    """Return the address from Ironic's description of a console, or None unless it is an enabled socat console."""
     info = console.get("console_info") if isinstance(console, dict) and console.get("console_enabled") else None
     if not isinstance(info, dict) or info.get("type") != "socat":
         return None
@@ -183,7 +183,7 @@ def _address(console: object) -> ConsoleAddress | None:
 
 class Rescue(Role, guest_driver.Rescue):
     def begin(self, instance: Instance, image: Image, files: BootFiles, timeout: int = 0) -> None:
-        """Rescue the node with the ramdisk that Ironic has for it. The password is the new one of the server."""
+        """Boot the rescue ramdisk that Ironic has for the node. Its password is the new password of the server."""
         if instance.image is None or image.id != instance.image.id:
             raise exception.NotImplementedHere(what="rescue bare metal servers with an image of choice")
         if not instance.admin_pass:
@@ -191,7 +191,7 @@ class Rescue(Role, guest_driver.Rescue):
         self._deployments.rescue(instance, instance.admin_pass)
 
     def end(self, instance: Instance) -> None:
-        """Boot the node from its own disk again. It runs afterwards."""
+        """Boot the node from its own disk again. Afterwards the node runs."""
         self._deployments.unrescue(instance)
 
 

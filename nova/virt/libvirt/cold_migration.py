@@ -1,6 +1,6 @@
 """Moves of stopped guests: resize and cold migration, also within one host or on shared storage.
 
-The source sets the guest's directory aside and serves it; the destination copies each file."""
+The source renames the guest's directory and serves its files; the destination copies each file."""
 
 import functools
 import logging
@@ -70,7 +70,7 @@ class ColdMigration(Role, LocalColdMigration):
         with self._guests.locks.hold(uuid, LOCK_TIMEOUT), directories.full_disk():
             if self._guests.exists(uuid):
                 return  # The migration has already ended.
-            # A swap disk of another size is created again.
+            # Skip a swap disk of another size: finish() creates a new one.
             swap = local_disks.swap_mb(instance.block_devices, instance.flavor) << 20
             lasting = [file for file in source.files if file.name != disks.SWAP or file.size == swap]
             copies.check_allowed(instance, lasting, source.bases)

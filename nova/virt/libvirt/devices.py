@@ -1,11 +1,11 @@
 """Devices of guests: attachment of volumes and interfaces; extension, replacement and files of volumes.
 
-The running guest is changed before its definition, which then is right even after a crash in between. For an extension,
-QEMU grows a file to the requested size; an RBD image already has that size. A stopped guest sees the new size at its
-next start. For a replacement, QEMU mirrors the volume, then switches to the new one; writes of the guest during the
-copy go to both. Of the files of a volume with snapshots, only libvirt's own list is used, whatever the files themselves
-name; names in files have no directories, for the hosts that read them next. libvirt changes the persistent definition
-together with the live one, so a guest that stops at any moment starts with what it had last."""
+The running guest is changed first, then its persistent definition; a repeated call completes a change that a crash
+interrupted between them. Extension: QEMU grows a file to the requested size; an RBD image already has that size. A
+stopped guest sees the new size when it starts. Replacement: QEMU mirrors the volume, then switches to the new volume;
+during the copy, writes of the guest go to both volumes. Snapshots: only libvirt's list of a volume's files is trusted,
+not the names in the files, which have no directories, since the next host may use others. libvirt changes the live and
+the persistent definition at the same time, so a guest that stops at any moment starts with the same files."""
 
 import copy
 import logging
@@ -29,7 +29,7 @@ from nova.virt.libvirt.xml import device_xml
 from nova.virt.libvirt.xml.definition import Definition, KnownDisk
 from nova.virt.libvirt.xml.layout import serial_of, volume_disk
 from nova.virt.libvirt.xml.xmltree import attribute, element
-from nova.virt.volume_files import NOT_ON_IT, files_of, is_merged, was_merged
+from nova.virt.volume_files import NOT_AN_OVERLAY, files_of, is_merged, was_merged
 
 LOG = logging.getLogger(__name__)
 
@@ -37,32 +37,32 @@ LOG = logging.getLogger(__name__)
 Finder = Callable[[Definition], ET.Element | None]
 
 _LIVE, _CONFIG = libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_CONFIG
-# The removal was already requested, or the guest is releasing the device.
-_PASSING = frozenset({libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED,
-                      libvirt.VIR_ERR_OPERATION_INVALID})
+# Errors of a removal that was already requested, or of a device that the guest is releasing.
+_REMOVAL_RUNS = frozenset({libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED,
+                           libvirt.VIR_ERR_OPERATION_INVALID})
 _GIB = 1 << 30
-# The header of an encrypted volume has 2 to 16 MiB.
+# Maximum number of bytes of the header of an encrypted volume. Real headers have 2 to 16 MiB.
 _LARGEST_HEADER = 64 << 20
 _BYTES = libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES
 # Seconds between two polls of a running copy or merge.
 _POLL_INTERVAL = 0.5
-# The new volume already exists, and no libvirt job outlives the guest's process.
+# Copy to a volume that exists already (REUSE_EXT), by a job that ends with the guest's process (TRANSIENT_JOB).
 _COPY = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
 _PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
-# Attributes of a source that locate the data of a disk.
-_PLACES = ("file", "dev", "protocol", "name")
+# Attributes of a <source> that identify the data of a disk.
+_SOURCE_ATTRIBUTES = ("file", "dev", "protocol", "name")
 # Use an existing overlay file (REUSE_EXT), and store no snapshot metadata in libvirt (NO_METADATA).
 _TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
          | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA)
 
 
 class HotplugRole(Role):
-    """A role that attaches and detaches devices; both can be repeated."""
+    """A role that attaches and detaches devices. Both methods are idempotent."""
 
     def _attach(self, uuid: str, name: str, find: Finder, build: Callable[[list[Definition]], ET.Element],
                 *volumes: BlockDevice) -> None:
-        """Attach the device that ``build`` makes for the current definitions, unless they have it. ``volumes``:
-        connected volumes whose keys libvirt needs. Raises DeviceAttachFailed."""
+        """Attach the device that ``build`` creates from the current definitions, unless ``find`` returns it from them.
+        ``volumes``: connected volumes whose keys libvirt needs. Raises DeviceAttachFailed."""
         with self._guests.locks.hold(uuid):
             self._guests.give_keys(uuid, volumes)
             live, config = definitions(self._guests, uuid)
@@ -73,7 +73,7 @@ class HotplugRole(Role):
                     live, config = definitions(self._guests, uuid)
                 if find(config) is None:
                     there = find(live) if live is not None else None
-                    # The same address as in the running guest, so that it does not change.
+                    # Use the address that the device has in the running guest, so that the address never changes.
                     item = lasting(there) if there is not None else build([config])
                     self._guests.on_domain(uuid, lambda domain: domain.attachDeviceFlags(text_of(item), _CONFIG))
             except libvirt.libvirtError as error:
@@ -84,7 +84,7 @@ class HotplugRole(Role):
         self._guests.on_domain(uuid, lambda domain: domain.attachDeviceFlags(text_of(item), _LIVE))
 
     def _detach(self, uuid: str, name: str, find: Finder) -> None:
-        """Detach a device. Succeeds if the device or the guest is not there. Raises DeviceDetachFailed."""
+        """Detach a device. Succeeds if the device or the guest does not exist. Raises DeviceDetachFailed."""
         try:
             self._detach_live(uuid, name, find)
             with self._guests.locks.hold(uuid):
@@ -96,8 +96,8 @@ class HotplugRole(Role):
             LOG.debug("[instance: %s] The instance has no guest to detach %s from", uuid, name)
 
     def _detach_live(self, uuid: str, name: str, find: Finder) -> None:
-        """Request the removal until the guest releases the device. The lock is held for requests only, so that
-        high-priority actions need not wait."""
+        """Request the removal repeatedly until the guest releases the device. The guest's lock is held only during a
+        request, so that a delete or hard reboot need not wait."""
         attempts = CONF.libvirt.device_detach_attempts
         with self._guests.host.changes_of(uuid) as wait:
             for attempt in range(1, attempts + 1):
@@ -106,20 +106,20 @@ class HotplugRole(Role):
                     item = find(live) if live is not None else None
                     if item is None:
                         return
-                    self._ask(uuid, item)
+                    self._request_removal(uuid, item)
                 if self._released(uuid, find, wait, CONF.libvirt.device_detach_timeout):
                     return
-                LOG.warning("[instance: %s] The guest did not release %s in %d s (attempt %d of %d)", uuid, name,
+                LOG.warning("[instance: %s] The guest did not release %s within %d s (attempt %d of %d)", uuid, name,
                             CONF.libvirt.device_detach_timeout, attempt, attempts)
         raise exception.DeviceDetachFailed(device=name, reason=f"the guest ignored {attempts} requests")
 
-    def _ask(self, uuid: str, item: ET.Element) -> None:
+    def _request_removal(self, uuid: str, item: ET.Element) -> None:
         try:
             self._guests.on_domain(uuid, lambda domain: domain.detachDeviceFlags(text_of(item), _LIVE))
         except libvirt.libvirtError as error:
-            if errors.is_disconnect(error) or error.get_error_code() not in _PASSING:
+            if errors.is_disconnect(error) or error.get_error_code() not in _REMOVAL_RUNS:
                 raise
-            LOG.debug("[instance: %s] %s", uuid, error)
+            LOG.debug("[instance: %s] The removal of the device is in progress: %s", uuid, error)
 
     def _released(self, uuid: str, find: Finder, wait: Callable[[float], bool], seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -155,11 +155,11 @@ def definitions(guests: Guests, uuid: str) -> tuple[Definition | None, Definitio
 
 
 def end_block_job(domain: libvirt.virDomain, target: str, flags: int = 0) -> None:
-    """End the block job of a disk; ``flags``: of blockJobAbort. Succeeds if there is no job."""
+    """End the block job of a disk. ``flags``: flags of blockJobAbort. Succeeds if the disk has no job."""
     try:
         domain.blockJobAbort(target, flags)
     except libvirt.libvirtError as error:
-        if not errors.says_no_job(error):
+        if not errors.is_missing_job(error):
             raise
         LOG.debug("[instance: %s] Disk %s has no block job to end: %s", domain.UUIDString(), target, error)
 
@@ -230,7 +230,7 @@ class Volumes(HotplugRole, guest_driver.Volumes):
                 return False
 
     def _target(self, uuid: str, device: BlockDevice) -> str | None:
-        """Return the disk of a running guest, or None if it is stopped. Raises GuestNotFound, VolumeExtendFailed."""
+        """Return the disk's name in the running guest (None: stopped). Raises GuestNotFound, VolumeExtendFailed."""
         live, _config = definitions(self._guests, uuid)
         disk = live.disks.get(serial_of(device)) if live is not None else None
         if live is not None and disk is None:
@@ -243,12 +243,12 @@ class Volumes(HotplugRole, guest_driver.Volumes):
 
 
 def _wanted(device: BlockDevice, there: int, size_gb: int) -> int:
-    """Return the new size in bytes as the guest sees it: ``size_gb`` less the header of an encrypted volume. The header
-    size is derived from the current size ``there``. Raises VolumeExtendFailed."""
+    """Return the new size of the guest's disk in bytes: ``size_gb``, minus the header of an encrypted volume. The
+    current size ``there`` and the header's size add up to whole GiB. Raises VolumeExtendFailed."""
     header = -there % _GIB if device.encryption else 0
     if header > _LARGEST_HEADER:
         raise exception.VolumeExtendFailed(
-            volume_id=device.volume_id, reason=f"the volume is encrypted, and the disk of the guest has {there} bytes")
+            volume_id=device.volume_id, reason=f"the size of the encrypted disk is unexpected: {there} bytes")
     return size_gb * _GIB - header
 
 
@@ -265,10 +265,10 @@ class VolumeSwaps(Role, guest_driver.VolumeSwaps):
                 begun = True
                 time.sleep(_POLL_INTERVAL)
             with self._guests.locks.hold(uuid):
-                # The persistent definition of the disk gets the live one, and unused secrets are removed.
+                # Copy the live definition of the disk to the persistent one, and remove unused secrets.
                 live, config = definitions(self._guests, uuid)
                 there, defined = (live or config).disks.get(key), config.disks.get(key)
-                if there is not None and (defined is None or _place(defined.element) != _place(there.element)):
+                if there is not None and (defined is None or _source(defined.element) != _source(there.element)):
                     item = text_of(lasting(there.element))
                     self._guests.on_domain(uuid, lambda domain: domain.updateDeviceFlags(
                         item, libvirt.VIR_DOMAIN_AFFECT_CONFIG))
@@ -291,7 +291,7 @@ class VolumeSwaps(Role, guest_driver.VolumeSwaps):
                 self._guests.forget_keys(uuid)
             except exception.GuestNotFound:
                 return False
-        return disk is not None and _place(disk.element) == _place(wanted)
+        return disk is not None and _source(disk.element) == _source(wanted)
 
     def _disk_with(self, instance: Instance, new: BlockDevice) -> ET.Element:
         if new.connection is None:
@@ -300,26 +300,26 @@ class VolumeSwaps(Role, guest_driver.VolumeSwaps):
         return device_xml.add_disk(ET.Element("devices"), volume_disk(config, new, []), config, self._guests.settings)
 
     def _advance(self, uuid: str, wanted: ET.Element, key: str, begun: bool, cancelled: Cancelled) -> bool:
-        """Execute the next step; return True if the guest has the new volume. The guest's lock is free between steps.
-        ``begun``: a copy was started. Raises GuestNotRunning, VolumeSwapFailed."""
+        """Execute the next part of the swap; return True if the guest uses the new volume. The guest's lock is not held
+        between two calls. ``begun``: a previous call has started a copy. Raises GuestNotRunning, VolumeSwapFailed."""
         with self._guests.locks.hold(uuid):
             live, config = definitions(self._guests, uuid)
             disk = (live or config).disks.get(key)
             if disk is None:
                 raise exception.VolumeSwapFailed(volume_id=key, reason="the guest does not have the volume")
-            if _place(disk.element) == _place(wanted):
+            if _source(disk.element) == _source(wanted):
                 return True
             if live is None:
                 raise exception.GuestNotRunning(instance_uuid=uuid)
             mirror = disk.element.find("mirror")
-            copies = mirror is not None and _place(mirror) == _place(wanted)
+            copies = mirror is not None and _source(mirror) == _source(wanted)
             if cancelled.is_set():
                 self._end(uuid, disk, 0)
                 raise exception.VolumeSwapFailed(volume_id=key, reason="the swap was cancelled")
             if not copies and begun:
                 raise exception.VolumeSwapFailed(volume_id=key, reason="the copy of the volume's data was aborted")
             if not copies:
-                self._end(uuid, disk, 0)  # A copy to another volume.
+                self._end(uuid, disk, 0)  # end a copy to another volume, if there is one
                 self._guests.on_domain(uuid, lambda domain: domain.blockCopy(disk.target, text_of(wanted), None, _COPY))
                 LOG.info("[instance: %s] Started copying disk %s to another volume", uuid, disk.target)
             elif mirror is not None and mirror.get("ready") == "yes":
@@ -327,14 +327,14 @@ class VolumeSwaps(Role, guest_driver.VolumeSwaps):
             return False
 
     def _end(self, uuid: str, disk: KnownDisk, flags: int) -> None:
-        """End the copy with the present volume or (_PIVOT) the new one; succeed if there is no copy."""
+        """End a copy, if one runs. The guest then uses the old volume (``flags`` is 0) or the new one (_PIVOT)."""
         if disk.element.find("mirror") is not None:
             self._guests.on_domain(uuid, lambda domain: end_block_job(domain, disk.target, flags))
 
 
-def _place(item: ET.Element) -> list[str]:
+def _source(item: ET.Element) -> list[str]:
     """Return the attributes that identify the source of a disk or of its mirror."""
-    return [attribute(item, "source", name) for name in _PLACES]
+    return [attribute(item, "source", name) for name in _SOURCE_ATTRIBUTES]
 
 
 class VolumeFiles(Role, guest_driver.VolumeFiles):
@@ -355,13 +355,13 @@ class VolumeFiles(Role, guest_driver.VolumeFiles):
             running, disk = self._inspect(uuid, new)
             there = _names(disk)
             if disk is None or not wanted or new.connection is None:
-                raise _failed(new, "the guest does not have it" if disk is None else "it is not a file")
+                raise _failed(new, "the guest does not have the volume" if disk is None else "it is not a file volume")
             if there[:1] == [wanted[0]]:
                 return
             if running is None:
                 raise exception.GuestNotRunning(instance_uuid=uuid)
             if there != list(wanted[1:]):
-                raise _failed(new, NOT_ON_IT)
+                raise _failed(new, NOT_AN_OVERLAY)
             text = snapshot_xml(disk.target, new.connection.path, running)
             try:
                 with self._snapshots.quiesced(instance) as frozen:
@@ -369,7 +369,7 @@ class VolumeFiles(Role, guest_driver.VolumeFiles):
             except libvirt.libvirtError as error:
                 raise _failed(new, error.get_error_message()) from error
         LOG.info("[instance: %s] The guest now writes to file %s of volume %s%s", uuid, wanted[0], new.volume_id,
-                 ", started with quiesced file systems" if frozen else "")
+                 ", switched while its file systems were quiesced" if frozen else "")
 
     def merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
               cancelled: Cancelled) -> None:
@@ -402,33 +402,33 @@ class VolumeFiles(Role, guest_driver.VolumeFiles):
 
     def _advance(self, uuid: str, device: BlockDevice, top: str | None, base: str | None, begun: bool,
                  cancelled: Cancelled) -> bool:
-        """Execute the next step; return True at the end. The guest's lock is free between steps. ``begun``: a job was
-        started. Raises GuestNotRunning, VolumeSnapshotFailed."""
+        """Execute the next part of the merge; return True at the end. The guest's lock is not held between two calls.
+        ``begun``: a previous call has started a job. Raises GuestNotRunning, VolumeSnapshotFailed."""
         with self._guests.locks.hold(uuid):
             running, disk = self._inspect(uuid, device)
-            works = running is not None and disk is not None and self._works(uuid, disk.target)
-            if not works:  # The job may have ended after its files were checked.
+            has_job = running is not None and disk is not None and self._has_block_job(uuid, disk.target)
+            if not has_job:  # A job that ended between the two queries has changed the files.
                 running, disk = self._inspect(uuid, device)
-            if not works and is_merged(device.volume_id or "", _names(disk), top, base):
+            if not has_job and is_merged(device.volume_id or "", _names(disk), top, base):
                 return True
             if running is None or disk is None:
                 raise exception.GuestNotRunning(instance_uuid=uuid)
             if cancelled.is_set():
                 self._guests.on_domain(uuid, lambda domain: end_block_job(domain, disk.target))
-                raise _failed(device, "it was cancelled")
-            if begun and not works:
-                raise _failed(device, "QEMU aborted the block job")
-            if not works:
+                raise _failed(device, "the merge was cancelled")
+            if begun and not has_job:
+                raise _failed(device, "QEMU aborted the merge")
+            if not has_job:
                 self._guests.on_domain(uuid, _merger(disk, top, base))
                 LOG.info("[instance: %s] Started merging files of disk %s", uuid, disk.target)
             return False
 
-    def _works(self, uuid: str, target: str) -> bool:
+    def _has_block_job(self, uuid: str, target: str) -> bool:
         return bool(self._guests.on_domain(uuid, lambda domain: domain.blockJobInfo(target)))
 
 
 def snapshot_xml(target: str, path: str, targets: Iterable[str]) -> str:
-    """Return the XML of an external snapshot of one disk to ``path`` that excludes the rest of ``targets``."""
+    """Return the XML of an external snapshot of the disk ``target`` to ``path``, excluding the other ``targets``."""
     root = ET.Element("domainsnapshot")
     disks = element(root, "disks")
     for other in targets:
@@ -441,7 +441,7 @@ def snapshot_xml(target: str, path: str, targets: Iterable[str]) -> str:
 
 
 def paths_of(disk: ET.Element) -> list[str]:
-    """Return the files of a disk in libvirt's list from the active one on, up to the first entry that is not a file."""
+    """Return the files of a disk in libvirt's list, the active file first, up to the first entry that is not a file."""
     paths: list[str] = []
     item: ET.Element | None = disk
     while item is not None and (source := item.find("source")) is not None and source.get("file"):
@@ -455,7 +455,7 @@ def _names(disk: KnownDisk | None) -> list[str]:
 
 
 def _merger(disk: KnownDisk, top: str | None, base: str | None) -> Callable[[libvirt.virDomain], object]:
-    """Return a function that merges files by QEMU, named as in libvirt's list."""
+    """Return a function that starts the merge in QEMU. It passes the paths of libvirt's list."""
     paths = {os.path.basename(path): path for path in paths_of(disk.element)}
     if base is not None:
         return lambda domain: domain.blockCommit(

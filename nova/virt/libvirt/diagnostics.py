@@ -1,4 +1,4 @@
-"""The diagnostics of a guest: standardized (2.48), and flat with libvirt's device names."""
+"""The diagnostics of a guest: the standardized form (API 2.48), and the older flat form with libvirt's device names."""
 
 import time
 import xml.etree.ElementTree as ET
@@ -13,7 +13,7 @@ from nova.virt.libvirt import power
 from nova.virt.libvirt.xml.xmltree import attribute
 
 _STATE_NAMES = {**states.POWER_STATES, states.NOSTATE: "pending"}
-# Names of Nova -> names of libvirt, which are also those of the flat form.
+# Names of Nova -> names of libvirt (_FLAT_...: names of the flat form -> names of libvirt).
 _DISK = {"read_bytes": "rd.bytes", "read_requests": "rd.reqs", "write_bytes": "wr.bytes", "write_requests": "wr.reqs",
          "errors_count": "errors"}
 _FLAT_DISK = {"read": "rd.bytes", "read_req": "rd.reqs", "write": "wr.bytes", "write_req": "wr.reqs",
@@ -38,8 +38,8 @@ def collect(connection: libvirt.virConnect, domain: libvirt.virDomain, instance:
 
 
 def _stats_of_container(domain: libvirt.virDomain) -> dict[str, Any]:
-    """Return the counters of a container by the names of domainListGetStats. Its CPU time is that of one CPU, since
-    libvirt has only the sum, and its disks have no counters."""
+    """Return the counters of a container by the names of domainListGetStats. libvirt has only the sum of the CPU times,
+    which is reported as the time of CPU 0. Disks have no counters."""
     root = ET.fromstring(domain.XMLDesc(0))  # noqa: S314 - libvirt's own output
     disks = ["/", *(attribute(item, "target", "dev") for item in root.findall("devices/disk"))]
     nics = [attribute(item, "target", "dev") for item in root.findall("devices/interface")]
@@ -56,7 +56,7 @@ def _stats_of_container(domain: libvirt.virDomain) -> dict[str, Any]:
 
 
 def _flat(stats: dict[str, Any]) -> dict[str, int]:
-    """Return the flat form. Memory in KiB, times in nanoseconds; -1: errors of a disk are not counted."""
+    """Return the flat form. Memory in KiB, times in nanoseconds; -1: libvirt has no such counter."""
     values = {f"cpu{n}_time": stats.get(f"vcpu.{n}.time") for n in range(stats.get("vcpu.current", 0))}
     values |= {name: stats.get(f"balloon.{key}") for name, key in _FLAT_MEMORY.items()}
     for kind, names in (("block", _FLAT_DISK), ("net", _FLAT_NIC)):

@@ -1,7 +1,7 @@
 """The libvirt driver: QEMU guests, emulated (qemu) or virtualized (kvm), and containers (lxc).
 
-A guest is a domain with the server's uuid and name and Nova's metadata element, and a directory with its files. Both
-are created again from the description of the server at every start."""
+A guest is a domain with the server's uuid and name and Nova's metadata element, and a directory with its files. Every
+start creates the domain and missing files again from the description of the server."""
 
 import logging
 import queue
@@ -32,8 +32,8 @@ _URIS = {"kvm": "qemu:///system", "qemu": "qemu:///system", "lxc": "lxc:///"}
 
 
 class LibvirtDriver(Driver):
-    """Actions on one guest are serialized. Exceptions: no action waits for a guest that shuts down slowly, and a delete
-    or hard reboot does not wait for an action that hangs."""
+    """The driver of one host. Actions on one guest are serialized, with two exceptions: no action waits for a guest
+    that shuts down slowly, and a delete or hard reboot does not wait for an action that hangs."""
 
     capabilities = frozenset({"console_output", "diagnostics", "pause", "suspend", "attach_volume", "attach_interface",
                               "move", "live_migration", "snapshot", "vtpm"})
@@ -88,8 +88,8 @@ class LibvirtDriver(Driver):
 
 
 class ContainerDriver(LibvirtDriver):
-    """The driver of containers (virt_type lxc), without what they cannot do: memory saved to disk, live migration,
-    rescue and screens."""
+    """The driver of containers (virt_type lxc). Containers do not support suspend, live migration, rescue and
+    graphical consoles."""
 
     capabilities = frozenset({"console_output", "diagnostics", "pause", "attach_volume", "attach_interface", "move",
                               "snapshot"})
@@ -118,10 +118,10 @@ class ContainerDriver(LibvirtDriver):
 
 
 class EventReporter:
-    """Converts libvirt's lifecycle events to reports of power states, in a thread of its own. An event says only that a
-    guest changed; its state is read when the event is handled, so a report is never older than the guest. After a
-    reconnect every guest whose state differs from the last report is reported. ``power_state(uuid)`` returns the
-    state of a guest (GuestNotFound: missing, or not a guest of Nova), ``list_guests()`` those of all."""
+    """A thread that converts libvirt's lifecycle events to reports of power states. An event contains only the uuid of
+    the guest. The power state is read when the event is handled, so the reported state is current. After a reconnect,
+    all guests are checked; those whose state differs from the previous report are reported. ``power_state(uuid)``
+    returns the state of a guest (GuestNotFound: missing, or not a guest of Nova), ``list_guests()`` all guests."""
 
     def __init__(self, power_state: Callable[[str], int], list_guests: Callable[[], list[GuestStatus]]) -> None:
         self._power_state, self._list_guests = power_state, list_guests
@@ -145,7 +145,7 @@ class EventReporter:
             self._thread.join(timeout=10)
 
     def changed(self, uuid: str) -> None:
-        """Queue a change of a guest (of any owner). Returns at once, since libvirt's thread calls it."""
+        """Queue a change of a domain, also of one that is not Nova's. Never blocks, since libvirt's thread calls it."""
         self._changes.put(uuid)
 
     def reconnected(self) -> None:
@@ -163,7 +163,7 @@ class EventReporter:
                 else:
                     self._check(uuid)
             except exception.HypervisorUnavailable:
-                LOG.info("libvirt is unavailable: the guests are compared with the database after the reconnect")
+                LOG.info("libvirt is unavailable: the power states of all guests are checked after the reconnect")
             except Exception:
                 LOG.exception("Cannot report a change of guest %s; the periodic comparison reports it", uuid or "(any)")
 

@@ -4,7 +4,7 @@ import libvirt
 
 from nova import exception
 
-# The connection, not the request, failed.
+# Error domains and codes that mean, together, that the connection failed and not the request.
 _CONNECTION_DOMAINS = frozenset({libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC})
 _CONNECTION_CODES = frozenset({libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_RPC,
                                libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_INVALID_CONN,
@@ -12,10 +12,10 @@ _CONNECTION_CODES = frozenset({libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INT
 # Error codes for a definition that requests a feature which this hypervisor lacks.
 _BAD_REQUEST_CODES = frozenset({libvirt.VIR_ERR_CONFIG_UNSUPPORTED, libvirt.VIR_ERR_XML_ERROR,
                                 libvirt.VIR_ERR_XML_DETAIL, libvirt.VIR_ERR_UNKNOWN_HOST})
-# The same for firmware, which has no error code of its own.
+# Text of the error for missing firmware, which has no error code of its own.
 _NO_FIRMWARE = "Unable to find any firmware"
 
-# The same for a container, whose image may lack the first process, or have a file system unknown to the kernel.
+# Text of the error for a container that cannot start, for example because its image lacks the first process.
 _NO_CONTAINER = "Failure in libvirt_lxc startup: "
 
 _NO_JOB_CODES = frozenset({libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_INVALID})
@@ -29,12 +29,12 @@ def is_disconnect(error: libvirt.libvirtError) -> bool:
 
 
 def is_missing(error: libvirt.libvirtError) -> bool:
-    """Return True if the domain does not exist."""
+    """Return True if the error means that the domain does not exist."""
     return bool(error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN)
 
 
-def says_no_job(error: libvirt.libvirtError) -> bool:
-    """Return True if the disk has no block job to end, or if its guest is not running."""
+def is_missing_job(error: libvirt.libvirtError) -> bool:
+    """Return True if the error means that the disk has no block job to end, or that its guest is not running."""
     return not is_disconnect(error) and error.get_error_code() in _NO_JOB_CODES
 
 
@@ -50,6 +50,6 @@ def translate(error: libvirt.libvirtError, host: str, uuid: str) -> BaseExceptio
     if _NO_CONTAINER in text:
         return exception.InvalidInput(reason=f"the container cannot start: {text.partition(_NO_CONTAINER)[2]}")
     if "No space left on device" in text:
-        return exception.DiskFull(reason="the hypervisor found no space left")
+        return exception.DiskFull(reason="the hypervisor found no free disk space")
     unchanged: BaseException = error
     return unchanged

@@ -33,15 +33,15 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Seconds that the guest agent, a program of a tenant, has to set a password: by default libvirt waits for ever.
+# Seconds that the guest agent, a program of a tenant, has to set a password (libvirt's default: no limit).
 _AGENT_TIMEOUT = 10
 
-# Name of the file in the guest's directory with its definition on the source host.
+# Name of the file, in the directory of a guest that moves, with the guest's definition on the source host.
 MOVED_DEFINITION = "domain.xml"
 
 
 class Guests(LocalGuests):
-    """The guests, and what all roles of the driver share: the connection, the host's settings, and a lock per guest."""
+    """The guests of a host, with the connection, the host's settings and the locks that all roles of the driver use."""
 
     # Function that requests the shutdown of a running domain.
     request_shutdown = staticmethod(power.press_power_button)
@@ -67,12 +67,12 @@ class Guests(LocalGuests):
         self._capabilities = None
 
     def learn(self) -> tuple[Capabilities, Settings]:
-        """Read the capabilities of the host once; refuse a configuration that it cannot fulfil."""
+        """Read the capabilities of the host. Raises NotSupported and InvalidInput for options it cannot fulfil."""
         host = self.host.call(of_host)
         virt_type = CONF.libvirt.virt_type
         if virt_type not in {kind for arch, kind, _mode in host.guests if arch == host.arch}:
             raise exception.NotSupported(
-                f"This host has no guests of the type {virt_type}; set [libvirt]virt_type to another one.")
+                f"This host does not support guests of the type {virt_type}; set [libvirt]virt_type to another type.")
         plain = from_conf(self.name, host.arch, host.host_uuid,
                           direct_io=directories.supports_direct_io(CONF.instances_path), machine_names=host.machines)
         default = default_machine(plain)
@@ -89,7 +89,7 @@ class Guests(LocalGuests):
         emulator = next((path for arch, path, _machines in host.emulators if arch == host.arch), "")
         device_traits = inventory.traits_of_devices(
             inventory.devices_of(emulator), version, host.arch) | inventory.network_traits()
-        # Another thread may drop the cached values at any time.
+        # Return local variables: another thread may drop the cached values at any time.
         settings = dataclasses.replace(chosen, foreign=others, secure_boot=capabilities.secure_boot,
                                        tpm=capabilities.tpm)
         capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(device_traits))
@@ -106,7 +106,7 @@ class Guests(LocalGuests):
         return self.host.call(checked, uuid)
 
     def on_domain(self, uuid: str, action: Callable[[libvirt.virDomain], T]) -> T:
-        """Call ``action(domain)``, again after a restart of libvirtd. Raises GuestNotFound."""
+        """Call ``action(domain)`` like call(); repeated after a restart of libvirtd. Raises GuestNotFound."""
         return self.call(lambda connection: action(connection.lookupByUUIDString(uuid)), uuid)
 
     def on_domain_or(self, uuid: str, action: Callable[[libvirt.virDomain], T], otherwise: T) -> T:
@@ -186,8 +186,8 @@ class Guests(LocalGuests):
 
     # --- definition --------------------------------------------------------------------------------
     def config(self, instance: Instance, is_new: bool = False) -> GuestConfig:
-        """Return the virtual hardware of a server. Raises InvalidInput naming the unsupported property. A server that
-        ran before keeps its architecture, unless it ``is_new``."""
+        """Return the virtual hardware of a server. A server that ran before keeps its architecture, unless ``is_new``.
+        Raises InvalidInput, which names the unsupported property."""
         if is_new or instance.launched_at is None:
             return guest_config(instance, self.settings)
         return guest_config(instance, self.settings, self.previous(instance.uuid).architecture)
@@ -208,7 +208,7 @@ class Guests(LocalGuests):
             self.call(lambda connection: secrets.define(connection, uuid, devices, tpm_secret), uuid)
 
     def forget_keys(self, uuid: str) -> None:
-        """Undefine the libvirt secrets of volumes the guest does not use. The caller must hold the guest's lock."""
+        """Undefine the libvirt secrets that the guest does not use any longer. The caller holds the guest's lock."""
         def query(domain: libvirt.virDomain) -> str:
             return str(domain.XMLDesc(0)) + str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
 
@@ -228,7 +228,7 @@ class Guests(LocalGuests):
         return dataclasses.replace(config, serial_tcp=has)
 
     def previous(self, uuid: str) -> Definition:
-        """Return the last definition before any rescue, from this host or the migration source, or an empty one."""
+        """Return the guest's definition before a rescue: from this host, else from the migration source, else empty."""
         return Definition(directories.text(uuid, disks.BEFORE_RESCUE) or self.definition_now(uuid)
                           or directories.text(uuid, MOVED_DEFINITION))
 
@@ -237,7 +237,7 @@ class Guests(LocalGuests):
         return self.on_domain_or(uuid, lambda domain: str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)), "")
 
     def redefine(self, instance: Instance) -> None:
-        """Define the guest again, from its next start on. This host becomes the owner of its disks."""
+        """Define the guest again, for its next start. This host becomes the owner of the guest's disks."""
         directories.take(instance.uuid, self.name)
         self._define(instance, self.definition_of(instance))
 
@@ -261,8 +261,8 @@ class Guests(LocalGuests):
             LOG.debug("[instance: %s] The instance has no guest on this host", uuid)
 
     def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False, paused: bool = False) -> None:
-        """Start the guest with its current definition; ``fresh``: by a power cycle in any state. ``paused``: a stopped
-        guest starts paused."""
+        """Start the guest with its current definition. ``fresh``: power-cycle a guest in any state. ``must_exist``:
+        raise GuestNotFound instead of defining the guest. ``paused``: a stopped guest starts paused."""
         with self.locks.hold(instance.uuid, LOCK_TIMEOUT if fresh else None):
             exists = self.exists(instance.uuid)
             if must_exist and not exists:
@@ -278,7 +278,7 @@ class Guests(LocalGuests):
             self.on_domain(instance.uuid, lambda domain: power.start(domain, paused))
 
     def _remove(self, uuid: str, keep_disks: bool) -> None:
-        """Stop and undefine the guest, and remove its files unless they are retained or belong to another host."""
+        """Stop and undefine the guest. Remove its files, unless they are retained or belong to another host."""
         directories.directory(uuid)
         with self.locks.hold(uuid, LOCK_TIMEOUT):
             self.on_domain_or(uuid, lambda domain: power.remove(domain, keep_disks), None)
@@ -292,13 +292,13 @@ class Guests(LocalGuests):
             self.on_domain(uuid, action)
 
     def shut_down(self, uuid: str, timeout: float) -> bool:
-        """Request a shutdown and wait, without the lock: a hard reboot or delete does not wait for a slow guest."""
+        """Request a shutdown; return True if the guest stops within ``timeout`` seconds. Waits without the lock."""
         with self.host.changes_of(uuid) as wait:
             return self.host.call(
                 lambda connection: power.shut_down(connection, uuid, timeout, wait, press=self.request_shutdown), uuid)
 
     def shut_down_if_present(self, uuid: str, timeout: float) -> None:
-        """Shut the guest down like shut_down(), if it exists and ``timeout`` is not 0."""
+        """Shut the guest down like shut_down(), if the guest exists and ``timeout`` is not 0."""
         if timeout > 0:
             with contextlib.suppress(exception.GuestNotFound):
                 self.shut_down(uuid, timeout)

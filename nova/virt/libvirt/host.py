@@ -1,6 +1,6 @@
 """The connection to libvirt: made on demand, monitored, and renewed when libvirtd restarts.
 
-libvirt needs one thread of the process for its events, which starts with the first connection."""
+libvirt needs one thread of the process for its events. The thread starts before the first connection."""
 
 import contextlib
 import functools
@@ -49,7 +49,7 @@ def _run_events() -> None:
 
 class Host:
     """The connection of one driver. ``on_lifecycle(uuid)`` is called in libvirt's thread when the state of any domain
-    changed; ``on_connected()`` after every new connection; ``on_unreachable(error)`` once, when it is lost for good."""
+    changed; ``on_connected()`` after every new connection; ``on_unreachable(error)`` once per outage."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -94,8 +94,8 @@ class Host:
         return connection
 
     def call(self, function: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:
-        """Call ``function(connection)``, again after a restart of libvirtd; it must be repeatable. Waits up to
-        [libvirt]reconnect_timeout, then raises HypervisorUnavailable; other errors as errors.translate does."""
+        """Call ``function(connection)``, which must be repeatable: it is called again after a restart of libvirtd.
+        Raises HypervisorUnavailable after [libvirt]reconnect_timeout, and the errors of errors.translate()."""
         timeout = CONF.libvirt.reconnect_timeout
         lost_at: float | None = None
         while True:
@@ -110,7 +110,7 @@ class Host:
                 failure: Exception = exception.HypervisorUnavailable(reason=CONF.host)
             except exception.HypervisorUnavailable as error:
                 failure = error
-            # A long-running action met a second outage.
+            # A call that ran for longer than the timeout met a second outage: the timeout starts again.
             now = time.monotonic()
             lost_at = now if lost_at is None or now - began > timeout else lost_at
             if now - lost_at >= timeout or self._stopped.wait(RETRY_INTERVAL):
@@ -118,7 +118,7 @@ class Host:
 
     @contextlib.contextmanager
     def changes_of(self, uuid: str) -> Iterator[Callable[[float], bool]]:
-        """Return a function that waits the given seconds for the next change of a guest since its last call."""
+        """Yield a function wait(seconds), which waits for the next change of the guest since the previous wait()."""
         changed = threading.Event()
         with self._lock:
             self._waiting.setdefault(uuid, set()).add(changed)
@@ -155,7 +155,7 @@ class Host:
         return connection
 
     def _close(self) -> None:
-        """Close the connection. The caller must hold the lock. Errors of a dead connection are ignored."""
+        """Close the connection, and ignore the errors of a dead connection. The caller holds the lock."""
         connection, self._connection = self._connection, None
         if connection is None:
             return

@@ -1,7 +1,7 @@
 """Live migration, on the source host and on the destination host.
 
-The libvirtd of the source executes the migration (peer to peer), so it continues when nova-compute stops, and is
-recognized afterwards."""
+The libvirtd of the source executes the migration (peer to peer). So the migration continues when nova-compute stops; a
+restarted nova-compute finds it and follows it."""
 
 from __future__ import annotations
 
@@ -90,16 +90,16 @@ class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
                 if not self._is_over(uuid, target):
                     raise watch.failed(failure)
             except exception.NovaException:
-                self._go_on_here(instance)
+                self._resume_here(instance)
                 raise
-            watch.came_over()
+            watch.report_end()
         LOG.info("[instance: %s] Live migration completed: the guest runs on host %s", uuid, target.host)
 
     def force_complete(self, uuid: str) -> None:
         self._guests.on_domain_or(uuid, _force, None)
 
     def _run(self, instance: Instance, target: MigrationTarget, watch: _Watch) -> libvirt.libvirtError | None:
-        """Start the migration and wait for its end; return the error of libvirt, if any."""
+        """Start the migration and wait for its end; return the error of libvirt, or None."""
         uuid = instance.uuid
         running = self._guests.on_domain(uuid, lambda domain: domain.XMLDesc(_MIGRATABLE))
         uri, parameters = peers.uri(target.address), self._parameters(uuid, running, target)
@@ -145,11 +145,11 @@ class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
             return False
         if reason == libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED:
             return True
-        # A libvirtd that was restarted meanwhile has lost the reason.
+        # A libvirtd that was restarted meanwhile has lost the reason: query the destination.
         return runs_at(peers.uri(target.address), uuid)
 
-    def _go_on_here(self, instance: Instance) -> None:
-        """Resume a guest that was paused to complete the migration, unless its user paused it."""
+    def _resume_here(self, instance: Instance) -> None:
+        """Resume a guest that _force() paused to complete its migration, unless the user has paused the server."""
         def resume(domain: libvirt.virDomain) -> None:
             state, reason = domain.state()
             if state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_USER:
@@ -162,7 +162,7 @@ class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
 
 @dataclasses.dataclass
 class _Watch:
-    """Monitors a running migration: reports progress, and ends it when it exceeds its time limit or is cancelled."""
+    """A monitor of a migration: reports its progress, and ends it when it exceeds its time limit or is cancelled."""
 
     _guests: Guests
     _uuid: str
@@ -177,19 +177,19 @@ class _Watch:
     _size: int = 0  # total bytes of memory and disks, the maximum that libvirt reported
 
     def until(self, ended: Callable[[float], bool]) -> None:
-        """Poll until the migration ends. ``ended(seconds)`` waits at most so long and returns True at the end."""
+        """Poll until the migration ends. ``ended(seconds)`` waits up to ``seconds``; returns True after the end."""
         while not ended(_POLL_INTERVAL):
             try:
                 self._guests.on_domain(self._uuid, self._poll)
             except (libvirt.libvirtError, exception.NovaException) as error:
-                # The migration just ended, or libvirtd is unavailable; the waiting thread reports the end.
+                # The migration has just ended, or libvirtd is unavailable: ended() detects the end.
                 LOG.debug("[instance: %s] Cannot read the progress of the live migration: %s", self._uuid, error)
 
-    def came_over(self) -> None:
-        """Report that nothing remains to copy."""
+    def report_end(self) -> None:
+        """Report the progress of a completed migration: nothing remains to copy."""
         last = self._last
         with contextlib.suppress(libvirt.libvirtError, exception.NovaException):
-            # A libvirtd that was restarted meanwhile has lost the job.
+            # A libvirtd that was restarted meanwhile has lost the job's statistics.
             ended = self._guests.on_domain(self._uuid, lambda domain: domain.jobStats(_COMPLETED))
             last = _progress(ended) if ended.get("memory_total") else last
         self._on_progress(msgspec.structs.replace(last, memory_remaining=0, memory_processed=last.memory_total,
@@ -198,7 +198,7 @@ class _Watch:
     def failed(self, error: libvirt.libvirtError | None) -> exception.NovaException:
         """Return the outcome of a migration whose guest never left this host."""
         if self._late:
-            return exception.MigrationError(reason=f"it did not end in {self._allowed():.0f} s")
+            return exception.MigrationError(reason=f"it did not end within {self._allowed():.0f} s")
         if self._aborted or (error is not None and error.get_error_code() == libvirt.VIR_ERR_OPERATION_ABORTED):
             return exception.MigrationCancelled()
         if error is None:
@@ -212,12 +212,12 @@ class _Watch:
             return
         progress = _progress(stats)
         if progress.disk_total and not progress.memory_total:
-            # While disks are copied first, libvirt reports no memory: all of it remains.
+            # Disks are copied first. Meanwhile libvirt reports no memory: all of the guest's memory remains.
             progress.memory_total = progress.memory_remaining = domain.maxMemory() * 1024
         progress.post_copy = _in_post_copy(domain)
         size = progress.memory_total + progress.disk_total
         now = time.monotonic()
-        # libvirt reports no sizes at first.
+        # In the beginning libvirt reports no sizes.
         if size and now - self._reported_at >= CONF.libvirt.live_migration_monitor_interval:
             self._reported_at = now
             self._last = progress
@@ -240,7 +240,7 @@ class _Watch:
         return float(CONF.libvirt.live_migration_completion_timeout) * max(2, -(-self._size // _GIB))
 
     def _raise_downtime(self, domain: libvirt.virDomain, elapsed: float, size: int) -> None:
-        """Raise the allowed downtime step by step; the migration of a busy guest would never complete otherwise."""
+        """Raise the allowed downtime step by step, since a busy guest may need more for its migration to complete."""
         options = CONF.libvirt
         steps, most = options.live_migration_downtime_steps, options.live_migration_downtime
         delay = options.live_migration_downtime_delay * max(1, size // _GIB)
@@ -352,7 +352,7 @@ class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
             directories.take(uuid, self._guests.name)
             copies.complete(uuid)
             self._guests.redefine(instance)
-            # The migration paused the guest in order to complete; no user paused it.
+            # Resume a guest that was paused only to complete the migration.
             if instance.vm_state != states.PAUSED:
                 self._guests.on_domain(uuid, power.unpause)
 

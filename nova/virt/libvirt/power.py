@@ -1,4 +1,4 @@
-"""Starting, stopping and freezing a domain. All functions are idempotent."""
+"""Functions that start, stop, pause and save a domain. All functions are idempotent."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ from nova.virt.libvirt import errors
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two presses of the power button: a booting guest misses the first one.
+# Seconds between two presses of the power button: a booting guest ignores the first one.
 PRESS_INTERVAL = 10
 _POLL_INTERVAL = 0.5
 _FIRST_POLL = 0.05
@@ -22,11 +22,11 @@ _POWER_STATES = {libvirt.VIR_DOMAIN_NOSTATE: states.NOSTATE, libvirt.VIR_DOMAIN_
                  libvirt.VIR_DOMAIN_BLOCKED: states.RUNNING, libvirt.VIR_DOMAIN_PAUSED: states.POWER_PAUSED,
                  libvirt.VIR_DOMAIN_SHUTDOWN: states.SHUTDOWN, libvirt.VIR_DOMAIN_SHUTOFF: states.SHUTDOWN,
                  libvirt.VIR_DOMAIN_CRASHED: states.CRASHED, libvirt.VIR_DOMAIN_PMSUSPENDED: states.POWER_SUSPENDED}
-# Reasons for which libvirt itself pauses a guest briefly; such a guest is not reported as paused.
+# Reasons for which libvirt itself pauses a guest briefly; such a guest is reported as running.
 _PASSING = (libvirt.VIR_DOMAIN_PAUSED_STARTING_UP, libvirt.VIR_DOMAIN_PAUSED_SAVE, libvirt.VIR_DOMAIN_PAUSED_DUMP,
             libvirt.VIR_DOMAIN_PAUSED_SNAPSHOT, libvirt.VIR_DOMAIN_PAUSED_MIGRATION,
             libvirt.VIR_DOMAIN_PAUSED_SHUTTING_DOWN)
-# States in which a guest reacts to its power button, or has reacted.
+# States in which a guest reacts to its power button, or is shutting down already.
 _LISTENING = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_SHUTDOWN)
 _UNDEFINE = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
              | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA)
@@ -53,18 +53,18 @@ def is_arriving(domain: libvirt.virDomain) -> bool:
 
 
 def is_here(domain: libvirt.virDomain) -> bool:
-    """Return True unless the domain is being migrated to this host or was migrated to another host."""
+    """Return True if the domain is on this host: no incoming migration is running, no outgoing one has completed."""
     left_states = (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED)
     return tuple(domain.state()) != left_states and not is_arriving(domain)
 
 
 def start(domain: libvirt.virDomain, paused: bool = False) -> None:
-    """Start the domain, from saved memory if there is some. ``paused``: a stopped domain starts paused."""
+    """Start the domain, from its saved memory if it has any. ``paused``: a stopped domain starts paused."""
     if not domain.isActive():
         try:
             _create(domain, paused)
         except libvirt.libvirtError as error:
-            # Another caller was faster.
+            # Another caller has started the domain.
             if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID:
                 raise
     if not paused:
@@ -77,13 +77,13 @@ def _create(domain: libvirt.virDomain, paused: bool) -> None:
     except libvirt.libvirtError as error:
         if error.get_error_code() != libvirt.VIR_ERR_INVALID_ARG or not paused:
             raise
-        # A container cannot start paused.
+        # libvirt cannot start a container paused.
         domain.create()
         domain.suspend()
 
 
 def kill(domain: libvirt.virDomain) -> None:
-    """Stop the domain at once, without its cooperation."""
+    """Stop the domain without a request to shut down."""
     for attempt in range(1, _KILL_ATTEMPTS + 1):
         try:
             if not domain.isActive():
@@ -100,7 +100,7 @@ def kill(domain: libvirt.virDomain) -> None:
 
 
 def stop(domain: libvirt.virDomain) -> None:
-    """Stop the domain and drop saved memory, so that the next start is a boot."""
+    """Stop the domain and remove its saved memory, so that the next start is a boot."""
     kill(domain)
     if domain.hasManagedSaveImage():
         domain.managedSaveRemove()
@@ -117,29 +117,29 @@ def press_power_button(domain: libvirt.virDomain) -> None:
 
 
 def signal_init(domain: libvirt.virDomain) -> None:
-    """Request the first process of a container to power off: by /dev/initctl, and by the signals of systemd and of
-    busybox. A first process ignores signals that it does not handle."""
+    """Request a shutdown from the first process of a container: by /dev/initctl, and by the signals of systemd and of
+    busybox. The process ignores signals that it does not handle."""
     try:
         domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_INITCTL)
     except libvirt.libvirtError as error:
         if errors.is_disconnect(error):
             raise
     for number in (libvirt.VIR_DOMAIN_PROCESS_SIGNAL_RT6, libvirt.VIR_DOMAIN_PROCESS_SIGNAL_USR2):
-        domain.sendProcessSignal(1, number, 0)  # SIGRTMIN+4 of systemd is RT6 here.
+        domain.sendProcessSignal(1, number, 0)  # libvirt's name of systemd's SIGRTMIN+4 is RT6.
 
 
 def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float, wait: Callable[[float], object],
               clock: Callable[[], float] = time.monotonic,
               press: Callable[[libvirt.virDomain], None] = press_power_button) -> bool:
     """Request a shutdown by ``press`` and wait ``timeout`` seconds; return True if the guest stopped. ``wait(seconds)``
-    returns earlier after a change. A guest that was started again meanwhile has another domain number and counts as
-    stopped."""
+    returns early when the guest changes. A guest that was started again meanwhile counts as stopped; it has another
+    domain number."""
     deadline = clock() + timeout
     number = None
     pressed = float("-inf")
     pause = _FIRST_POLL
     while True:
-        # Looked up every time: a domain object keeps the domain number of its creation.
+        # Look the domain up every time: a domain object keeps the domain number that it got when it was created.
         domain = connection.lookupByUUIDString(uuid)
         number = domain.ID() if number is None else number
         if not domain.isActive() or domain.ID() != number:
@@ -155,7 +155,7 @@ def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float, wait: C
                 if errors.is_disconnect(error):
                     raise
                 LOG.debug("Cannot send a shutdown request to guest %s: %s", domain.UUIDString(), error)
-        # An event reports the end; polls are for events lost with a connection.
+        # An event reports the shutdown. The polls are needed if a lost connection has lost the event.
         wait(max(0.0, min(pause, deadline - now)))
         pause = min(pause * 2, _POLL_INTERVAL)
 
@@ -199,7 +199,7 @@ def undefine(domain: libvirt.virDomain, keep_nvram: bool = False) -> None:
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_INVALID_ARG:
                 raise
-            domain.undefine()  # A container has none of these.
+            domain.undefine()  # libvirt refuses these flags for containers
     except libvirt.libvirtError as error:
         if not errors.is_missing(error):
             raise

@@ -1,7 +1,7 @@
 """Small roles of the driver: local disks, the power state, the consoles and the rescue of guests.
 
-For a rescue, the properties of the image decide: its disk comes before the guest's disks, and the guest has the image's
-hardware; or (hw_rescue_device, hw_rescue_bus) it comes after them, and disks and guest stay unchanged."""
+In a rescue, the rescue disk is the guest's first disk, and the guest gets the hardware that the rescue image requests.
+With the image property hw_rescue_device or hw_rescue_bus it is the last disk, and the hardware stays unchanged."""
 
 import dataclasses
 import logging
@@ -51,7 +51,7 @@ class Disks(Role, guest_driver.Disks):
         disk_server.stop(uuid)
         guests.shut_down_if_present(uuid, timeout)
         with guests.locks.hold(uuid):
-            if directories.is_aside(uuid) and not guests.exists(uuid):  # Left by a move that could not restore it.
+            if directories.is_aside(uuid) and not guests.exists(uuid):  # renamed by a move that failed
                 directories.put_back(uuid, guests.name)
             disk_making.make_anew(instance, files, guests.name, token, keep_ephemerals, lambda: (
                 guests.on_domain_or(uuid, lambda domain: power.remove(domain, keep_nvram=False), None)))
@@ -64,7 +64,7 @@ class Disks(Role, guest_driver.Disks):
 
 
 class BasicPower(Role, guest_driver.Power):
-    """Power states of any guest, also of containers."""
+    """The methods for all guests, also for containers."""
 
     def on(self, instance: Instance, paused: bool = False) -> None:
         self._guests.start(instance, paused=paused)
@@ -81,7 +81,7 @@ class BasicPower(Role, guest_driver.Power):
         seconds = CONF.libvirt.wait_soft_reboot_seconds if timeout is None else timeout
         stopped = seconds > 0 and self._guests.shut_down(instance.uuid, seconds)
         if not stopped:
-            LOG.info("[instance: %s] The guest did not shut down in time: continuing with a hard reboot", instance.uuid)
+            LOG.info("[instance: %s] The guest did not shut down within %s s: power-cycling it", instance.uuid, seconds)
         self._guests.start(instance, fresh=not stopped, must_exist=True)
 
     def pause(self, instance: Instance) -> None:
@@ -136,7 +136,7 @@ def _address(domain: libvirt.virDomain, protocol: str) -> ConsoleAddress | None:
 
 
 def _port(domain: ET.Element, protocol: str, name: str) -> int | None:
-    """Return the port of a screen if something listens on it."""
+    """Return the port of the guest's screen, or None if the guest does not listen on a port."""
     value = attribute(domain, f"devices/graphics[@type='{protocol}']", name)
     return int(value) if value.isdecimal() and int(value) > 0 else None
 
@@ -185,7 +185,7 @@ def _hardware(instance: Instance, image: Image) -> Instance:
 
 
 def _rescue_files(instance: Instance, kind: str) -> LocalDisks:
-    """Return the files of a rescued guest, which replace its own boot files."""
+    """Return the files of the guest with the boot files of the rescue in place of its own."""
     place = directories.directory(instance.uuid)
 
     def path(name: str) -> str | None:

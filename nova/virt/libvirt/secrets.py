@@ -1,7 +1,7 @@
 """The keys of a guest's encrypted volumes and of its virtual TPM in libvirt: in memory, readable by QEMU only.
 
-libvirtd loses them when it stops, and needs them when a guest starts, gets a volume or arrives by migration; these
-actions provide them."""
+libvirtd loses the keys when it stops. So each action for which libvirtd needs a key provides it again: the start of a
+guest, the attachment of a volume, and an incoming migration."""
 
 import contextlib
 import xml.etree.ElementTree as ET
@@ -13,7 +13,7 @@ from nova.objects.servers.instance import BlockDevice
 from nova.virt.libvirt.xml.layout import TPM, secret_of
 from nova.virt.libvirt.xml.xmltree import element
 
-# Usage name of a secret. Unlike the path of a volume, it identifies the server.
+# Usage name of a secret. It contains the server, so that of_server() finds all secrets of the server.
 _USAGE = "nova/{server}/{volume}"
 
 

@@ -1,8 +1,8 @@
-"""Images of the root disk of a guest: consistent at one moment, without a backing file, while the guest keeps running.
+"""Images of the root disk of a guest: the disk's content at one moment, without a backing file. The guest continues.
 
 QEMU copies the disk of a running guest in a backup job; qemu-img copies the disk of a stopped one. The copy is in the
-guest's directory until it is discarded, and is removed with that directory. No flavor reserves space for copies. They
-leave the space that running guests need: a guest whose disk cannot grow is paused."""
+guest's directory until it is discarded, and is removed with that directory. No flavor reserves space for copies. So a
+copy is refused if it would use space that running guests need: QEMU pauses a guest whose disk cannot grow."""
 
 import contextlib
 import logging
@@ -29,20 +29,20 @@ from nova.virt.libvirt.files import disks
 from nova.virt.libvirt.guests import Guests, Role
 from nova.virt.libvirt.xml.xmltree import attribute, element
 
-# Bytes that stay free if the operator reserves less ([DEFAULT]reserved_host_disk_mb).
+# Minimum number of bytes that copies leave free, even if [DEFAULT]reserved_host_disk_mb is less.
 _SPARE = 256 << 20
 
 
 class CopyRoom:
-    """The space reserved for copies of this process."""
+    """The disk space that this process has reserved for running copies."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Bytes reserved for running copies of known size.
+        # Path of a running copy of known size -> reserved bytes.
         self._promised: dict[str, int] = {}
 
     def check(self, place: str) -> None:
-        """Raise DiskFull if nothing more may be written in the directory ``place``."""
+        """Raise DiskFull if copies may not use more space in the directory ``place``."""
         with self._lock:
             self._check(place, 0)
 
@@ -79,7 +79,7 @@ NAME = "snapshot-"
 FORMAT = "qcow2"
 # Seconds between two polls of a running copy.
 _POLL_INTERVAL = 0.2
-# Timeout in seconds of freezing and thawing file systems. Agents are programs of tenants.
+# Timeout in seconds of a request to the guest agent, a program of a tenant, to freeze or thaw file systems.
 AGENT_TIMEOUT = 30
 
 
@@ -87,8 +87,8 @@ class Snapshots(Role, guest_driver.Snapshots):
     def __init__(self, guests: Guests) -> None:
         super().__init__(guests)
         self._room = CopyRoom()
-        # Guests quiesced between quiesce() and unquiesce().
-        self._resting: set[str] = set()
+        # Guests between quiesce() and unquiesce().
+        self._quiesced: set[str] = set()
 
     def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
         place, name = directories.directory(instance.uuid), NAME + image_id
@@ -107,16 +107,16 @@ class Snapshots(Role, guest_driver.Snapshots):
     def quiesce(self, instance: Instance) -> None:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid):
-            self._resting.discard(uuid)
-            self._guests.on_domain(uuid, _thaw)  # The agent refuses if the file systems are already frozen.
-            reason = self._rest(uuid)
+            self._quiesced.discard(uuid)
+            self._guests.on_domain(uuid, _thaw)  # The agent refuses to freeze file systems that are frozen already.
+            reason = self._freeze_by_agent(uuid)
             if not reason:
-                self._resting.add(uuid)
+                self._quiesced.add(uuid)
         if reason:
             raise exception.InstanceQuiesceFailed(instance_id=uuid, reason=reason)
 
     def unquiesce(self, instance: Instance) -> None:
-        self._resting.discard(instance.uuid)
+        self._quiesced.discard(instance.uuid)
         self._guests.on_domain_or(instance.uuid, _thaw, None)
 
     # --- copying -----------------------------------------------------------------------------------
@@ -125,13 +125,13 @@ class Snapshots(Role, guest_driver.Snapshots):
         root = disks.inspect_disks(instance).root
         if root is None:
             raise exception.InvalidDiskInfo(reason="the server has no root disk on its host")
-        clear(os.path.dirname(path))  # Left by a crash of the host.
+        clear(os.path.dirname(path))  # left over from a crash of the host
         uuid = instance.uuid
         with self._guests.locks.hold(uuid):
             running = self._guests.is_active(uuid)
             if running:
                 self._room.check(os.path.dirname(path))
-                self._guests.on_domain(uuid, _end_backup)  # Left by a process that has exited.
+                self._guests.on_domain(uuid, _end_backup)  # a backup job of a previous nova-compute
                 xml = _backup_of(self._guests.on_domain(uuid, lambda domain: domain.XMLDesc()), root.path, path)
                 with self.quiesced(instance) as frozen:
                     self._guests.on_domain(uuid, lambda domain: domain.backupBegin(xml, None))
@@ -145,9 +145,9 @@ class Snapshots(Role, guest_driver.Snapshots):
 
     @contextlib.contextmanager
     def quiesced(self, instance: Instance) -> Iterator[bool]:
-        """Quiesce the file systems of the running guest during the block if its agent supports it; yields True in this
-        case. File systems frozen by quiesce() stay frozen. Raises InstanceQuiesceFailed if the image requires it."""
-        if instance.uuid in self._resting:
+        """Quiesce the file systems of the running guest during the block; yield True, or False if this failed or the
+        image has no agent. Raises InstanceQuiesceFailed if os_require_quiesce is set. Never undoes quiesce()."""
+        if instance.uuid in self._quiesced:
             yield True
             return
         frozen = self._freeze(instance)
@@ -158,34 +158,35 @@ class Snapshots(Role, guest_driver.Snapshots):
                 self._guests.on_domain(instance.uuid, _thaw)
 
     def _freeze(self, instance: Instance) -> bool:
-        """Quiesce the guest's file systems; return True if they are. Raises InstanceQuiesceFailed."""
+        """Quiesce the guest's file systems; return True on success. Raises InstanceQuiesceFailed, see quiesced()."""
         needed = Properties.of(instance).image_flag(QUIESCE)
         reason = "its image does not have the property hw_qemu_guest_agent"
         if Properties.of(instance).image_flag(AGENT):
-            reason = self._rest(instance.uuid)
+            reason = self._freeze_by_agent(instance.uuid)
             if not reason:
                 return True
-            LOG.warning("[instance: %s] Cannot quiesce the file systems, continuing without: %s", instance.uuid, reason)
+            LOG.warning("[instance: %s] Cannot quiesce the file systems of the guest, %s: %s", instance.uuid,
+                        "the operation fails (os_require_quiesce)" if needed else "continuing without", reason)
         if needed:
             raise exception.InstanceQuiesceFailed(instance_id=instance.uuid, reason=reason)
         return False
 
-    def _rest(self, uuid: str) -> str:
-        """Quiesce the file systems by the guest's agent; return why it failed, or ""."""
+    def _freeze_by_agent(self, uuid: str) -> str:
+        """Quiesce the file systems by the guest's agent; return the reason of a failure, or ""."""
         try:
             self._guests.on_domain(uuid, _freeze_file_systems)
             return ""
         except libvirt.libvirtError as error:
-            reason = str(error.get_error_message()) or "its agent does not do it"
+            reason = str(error.get_error_message()) or "the guest agent did not freeze them"
         with contextlib.suppress(exception.NovaException, libvirt.libvirtError):
-            self._guests.on_domain(uuid, _thaw)  # The guest may execute the request late.
+            self._guests.on_domain(uuid, _thaw)  # The agent may execute a request after its timeout.
         return reason
 
     def _wait(self, uuid: str, place: str, cancelled: Cancelled) -> None:
-        """Wait until the copy in ``place`` is complete. Raises SnapshotFailed, DiskFull, also if it already is."""
+        """Wait until the backup job, which writes in ``place``, has ended. Raises SnapshotFailed, DiskFull."""
         copying = True
         while copying:
-            copying = self._guests.on_domain(uuid, _backs_up)
+            copying = self._guests.on_domain(uuid, _has_backup_job)
             if cancelled.is_set():
                 self._guests.on_domain(uuid, _end_backup)
             try:
@@ -195,7 +196,7 @@ class Snapshots(Role, guest_driver.Snapshots):
                 raise
             if copying:
                 time.sleep(_POLL_INTERVAL)
-        reason = self._guests.on_domain(uuid, _why_not) or ("it was cancelled" if cancelled.is_set() else "")
+        reason = self._guests.on_domain(uuid, _failure) or ("the snapshot was cancelled" if cancelled.is_set() else "")
         if reason:
             raise exception.SnapshotFailed(instance_id=uuid, reason=reason)
 
@@ -209,7 +210,7 @@ def clear(place: str) -> None:
 
 
 def _backup_of(definition: str, disk: str, path: str) -> str:
-    """Return the job that copies only this disk of the guest to ``path``."""
+    """Return the XML of the backup job that copies only this disk of the guest to ``path``."""
     backup = ET.Element("domainbackup", mode="push")
     wanted = element(backup, "disks")
     for item in ET.fromstring(definition).findall("devices/disk"):  # noqa: S314 - libvirt's own output
@@ -223,7 +224,7 @@ def _backup_of(definition: str, disk: str, path: str) -> str:
     return ET.tostring(backup, encoding="unicode")
 
 
-def _backs_up(domain: libvirt.virDomain) -> bool:
+def _has_backup_job(domain: libvirt.virDomain) -> bool:
     if not domain.isActive():
         return False
     stats = domain.jobStats()
@@ -231,21 +232,21 @@ def _backs_up(domain: libvirt.virDomain) -> bool:
                 and stats.get("operation") == libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP)
 
 
-def _why_not(domain: libvirt.virDomain) -> str:
+def _failure(domain: libvirt.virDomain) -> str:
     """Return the reason why the finished backup failed, or "" if it succeeded."""
     if not domain.isActive():
         return "the guest was powered off during the copy"
     stats = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)
     if stats.get("operation") != libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP:
-        return "the outcome of the disk copy is unknown, as libvirtd was restarted"
+        return "the result of the disk copy is unknown, since libvirtd was restarted during the copy"
     if stats.get("type") == libvirt.VIR_DOMAIN_JOB_COMPLETED:
         return ""
     return str(stats.get("errmsg") or "the disk copy was aborted")
 
 
 def _end_backup(domain: libvirt.virDomain) -> None:
-    """Cancel a running job and wait for its end."""
-    while _backs_up(domain):
+    """Cancel the backup job, if one runs, and wait for its end."""
+    while _has_backup_job(domain):
         try:
             domain.abortJob()
         except libvirt.libvirtError as error:

@@ -1,5 +1,5 @@
 """Moves of stopped guests. The source makes the root disk independent of its image, renames the directory and serves
-it; the destination copies each file, or takes it from the directory that was renamed on the same file system."""
+its files. The destination copies each file from the source or, on a shared file system, from the renamed directory."""
 
 import functools
 import logging
@@ -33,7 +33,7 @@ class ColdMigration(Role, LocalColdMigration):
     def check_resize(self, instance: Instance, flavor: Flavor) -> None:
         if flavor.vcpus > 1:
             raise exception.ResizeError(reason=f"the flavor {flavor.name} has {flavor.vcpus} VCPUs, and User Mode "
-                                               "Linux has one")
+                                               "Linux supports only one")
         disks.check_growth(directories.directory(instance.uuid), instance, flavor)
 
     def open_disks(self, instance: Instance, timeout: int = 0) -> DiskSource:
@@ -72,7 +72,7 @@ class ColdMigration(Role, LocalColdMigration):
                     raise exception.MigrationError(reason=f"{file.name} of {file.length} bytes is not a file of the "
                                                           "server, or is larger than the server may have")
                 if file.name == disks.SWAP and file.length != limits[disks.SWAP]:
-                    continue  # It is created again.
+                    continue  # finish() creates the swap disk
                 fetch = (functools.partial(cow.copy, os.path.join(local, file.name)) if local else
                          functools.partial(disk_server.fetch, uuid, source, file.name, file.length))
                 directories.once(place, file.name, fetch)
@@ -81,7 +81,7 @@ class ColdMigration(Role, LocalColdMigration):
         uuid = instance.uuid
         with self._held(uuid) as place, directories.full_disk():
             disks.check_growth(place, instance, instance.flavor)
-            if not self._guests.is_running(uuid):  # else resized by an earlier attempt
+            if not self._guests.is_running(uuid):  # a running guest was resized by an earlier attempt
                 disks.grow(place, instance)
                 disks.make(instance, BootFiles(), self._guests.name)
                 self._guests.redefine(instance)

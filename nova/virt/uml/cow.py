@@ -1,10 +1,10 @@
 """Copy-on-write files of User Mode Linux (format version 3).
 
-A header with the path, size and modification time of the backing file, a bitmap with a bit per sector (1: the sector is
-in this file), and the sectors. The kernel refuses a backing file with another size or modification time.
+Content: a header with the path, size and modification time of the backing file, a bitmap with a bit per sector (1: the
+sector is in this file), and the sectors. The kernel refuses a backing file with another size or modification time.
 
-The guest's user can write the whole file. A record of the host beside it names the backing file, and a header that the
-guest has changed is never read."""
+The processes of the guest can write the whole file, also its header. So the host stores the path of the backing file in
+a second file, the record, and reads the header only before the guest's first start."""
 
 import os
 import struct
@@ -48,7 +48,7 @@ def create(path: str, base: str) -> None:
 
 
 def record(path: str, target: str) -> None:
-    """Write the record of a copy-on-write file that no guest has used yet to the file ``target``."""
+    """Write to ``target`` the record of a copy-on-write file that no guest has used yet."""
     with open(path, "rb") as file:
         size, base = _read_header(file)
     with open(target, "x", encoding="utf-8", errors="surrogateescape") as record_file:
@@ -71,19 +71,19 @@ def _recorded(path: str) -> tuple[int, str]:
             size, _, base = file.read().partition(" ")
         return int(size), base
     except (FileNotFoundError, ValueError) as error:
-        raise exception.InvalidDiskInfo(reason="the record of the image of the disk is missing or damaged") from error
+        raise exception.InvalidDiskInfo(reason="the record of the disk's image is missing or damaged") from error
 
 
 def renew(path: str) -> None:
-    """Write the header again, with the present modification time of the backing file, which may have been copied again
-    with the same content. Raises InvalidDiskInfo if the backing file is missing or has another size."""
+    """Write the header again with the current modification time of the backing file: the image cache may have fetched
+    the same image again. Raises InvalidDiskInfo if the backing file is missing or has another size."""
     size, base = _recorded(path)
     try:
         status = os.stat(base)
     except FileNotFoundError as error:
         raise exception.InvalidDiskInfo(reason="the image of the disk is missing on the host") from error
     if status.st_size != size:
-        raise exception.InvalidDiskInfo(reason="the image of the disk has another size")
+        raise exception.InvalidDiskInfo(reason="the size of the disk's image has changed on the host")
     with open(path, "r+b") as file:
         file.write(_header(base, status))
 

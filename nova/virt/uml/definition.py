@@ -14,7 +14,7 @@ from nova.objects.servers.instance import BlockDevice, Instance
 from nova.virt.guest_files import directories
 from nova.virt.uml import cow, disks, supervisor
 
-# The kernel has 16 disks, ubda to ubdp.
+# The kernel supports 16 disks, ubda to ubdp.
 _LETTERS = string.ascii_lowercase[:16]
 # Partition types of Linux file systems in an MBR.
 _MBR_LINUX, _GPT = 0x83, 0xEE
@@ -22,7 +22,7 @@ _VOLUME = "volume:"
 
 
 class Disk(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A disk ubdLETTER. ``key``: the name of its file, or volume:ID. ``path``: absolute, of a volume."""
+    """A disk ubdLETTER. ``key``: the file name of a local disk, or volume:ID. ``path``: absolute path of a volume."""
 
     letter: str
     key: str
@@ -34,8 +34,8 @@ class Disk(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.key.removeprefix(_VOLUME) if self.key.startswith(_VOLUME) else ""
 
     def setting(self) -> str:
-        """Return the setting of the disk, as a kernel argument and as a request to a running kernel. The path is
-        relative to the guest's directory: names of devices contain the separators of the setting."""
+        """Return the setting of the disk, for a kernel argument or a request to a running kernel. The path is relative
+        to the guest's directory, since the path of a device may contain the separators of the setting."""
         # t: no discards, which copy-on-write files do not support; d: never read a copy-on-write header.
         flags = "t" if self.key.endswith(".cow") else "d"
         return f"ubd{self.letter}{'r' if self.read_only else ''}{flags}={self.file()}"
@@ -65,7 +65,7 @@ class Definition(msgspec.Struct, kw_only=True, omit_defaults=True):
     memory_directory: str
     uid: int | None = None
     serial: tuple[str, int] | None = None
-    # --- of the driver
+    # --- fields of the driver
     uuid: str
     memory_mb: int
     disks: list[Disk] = []
@@ -92,13 +92,13 @@ class Definition(msgspec.Struct, kw_only=True, omit_defaults=True):
         return [f"mem={self.memory_mb}M", f"umid={supervisor.UMID}", f"uml_dir={supervisor.RUN}/",
                 f"root=/dev/ubda{partition}", "rw", *(disk.setting() for disk in self.disks),
                 *(nic.setting() for nic in self.nics), *([f"initrd={self.ramdisk}"] if self.ramdisk else []),
-                # The guest must not mount directories of the host: a path below a device never exists.
+                # Restrict hostfs to a path that cannot exist: it must not mount directories of the host in the guest.
                 "hostfs=/dev/null/none", "con=null", "ssl=null", "ssl0=fd:3", "console=ttyS0",
                 *CONF.uml.kernel_arguments.split()]
 
 
 def load(place: str) -> Definition | None:
-    """Return the stored definition, or None."""
+    """Return the definition stored in the directory, or None."""
     text = files.text_of(os.path.join(place, supervisor.DEFINITION))
     return msgspec.json.decode(text, type=Definition) if text else None
 
@@ -132,7 +132,7 @@ def of_instance(instance: Instance, place: str, previous: Definition | None, uid
 
 
 def _volume(device: BlockDevice, previous: Definition | None) -> Disk | None:
-    """Return the disk of a volume: as connected, or as the guest has it."""
+    """Return the disk of a connected volume, else the previous disk of this volume, or None."""
     if device.connection is None:
         return previous.disk(device.volume_id or "") if previous else None
     return volume_disk(device)
@@ -147,7 +147,7 @@ def volume_disk(device: BlockDevice) -> Disk:
         (connection.protocol not in ("file", "block"), f"a connection by {connection.protocol}"),
         (connection.format != "raw" or connection.below, f"a file in the format {connection.format} or with snapshots"),
         (connection.key is not None, "an encrypted volume"), (connection.shareable, "a volume of several servers"),
-        (connection.limits, "limits of the rate of a volume")) if applies), "")
+        (connection.limits, "rate limits of a volume")) if applies), "")
     if obstacle:
         raise exception.VolumeUnusable(volume_id=volume_id, reason=f"User Mode Linux does not support {obstacle}")
     return Disk(letter="", key=_VOLUME + volume_id, path=os.path.realpath(connection.path),
@@ -155,8 +155,8 @@ def volume_disk(device: BlockDevice) -> Disk:
 
 
 def add_disk(definition: Definition, disk: Disk, previous: Definition | None = None, wanted: str = "") -> Disk:
-    """Add a disk with the letter that it had, or as in the device name ``wanted``, or else the first free one; return
-    it. Raises TooManyDiskDevices."""
+    """Add a disk and return it. Its letter is that of the ``previous`` definition, else that of the device name
+    ``wanted``, else the first free one. Raises TooManyDiskDevices."""
     used = {other.letter for other in definition.disks}
     reserved = {other.letter for other in previous.disks} if previous else set()
     before = next((other.letter for other in (previous.disks if previous else ()) if other.key == disk.key), "")
@@ -190,8 +190,8 @@ def add_nic(definition: Definition, vif: VIF, previous: Definition | None = None
 
 
 def _root_partition(path: str) -> str:
-    """Return the number of the partition with the root file system of a disk: the largest one of a Linux type in its
-    MBR; "" if the disk has no partition table. Disks with a GPT are refused, since their types say too little."""
+    """Return the number of the root partition of a disk: the largest partition with a Linux type in the MBR; "" if the
+    disk has no partition table. Raises InvalidDiskInfo for a GPT, whose types do not identify a root partition."""
     try:
         with open(cow_base(path), "rb") as file:
             sector = file.read(512)
@@ -208,7 +208,7 @@ def _root_partition(path: str) -> str:
 
 
 def cow_base(path: str) -> str:
-    """Return the file with the first sector of a disk as the image has it."""
+    """Return the file that contains the partition table of a disk: its backing file, if it has one."""
     return cow.base_of(path) if path.endswith(".cow") else path
 
 

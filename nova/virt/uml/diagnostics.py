@@ -17,7 +17,7 @@ _FLAT_NIC = {"rx": "rx_octets", "rx_drop": "rx_drop", "rx_errors": "rx_errors", 
 
 
 def collect(place: str, stored: Definition, power_state: int, instance: Instance) -> Diagnostics:
-    """Return the guest's current diagnostics. A stopped guest has no counters; disks have none at all."""
+    """Return the guest's current diagnostics. Counters of a stopped guest, and of disks, do not exist."""
     pid = process.kernel_pid(place)
     cpu_time, resident_kb, seconds = _usage(pid) if pid else (None, None, None)
     nics = [{"mac_address": nic.mac, "rx_rate": None, "tx_rate": None, **taps.statistics(nic)} for nic in stored.nics]

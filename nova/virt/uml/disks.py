@@ -1,7 +1,7 @@
 """The local disks of guests: a copy-on-write root disk on a cached raw image, and raw disks.
 
 A raw disk is never opened as a copy-on-write file, since its guest could have written a header that names any file of
-the host. The names of the files tell the formats."""
+the host. The file name alone determines the format."""
 
 import functools
 import os
@@ -60,27 +60,27 @@ def size_of(path: str) -> int:
 
 
 def bases_in_use() -> set[str]:
-    """Return the paths of the backing files of this host's guests. Raises OSError if a disk cannot be read."""
+    """Return the paths of the backing files of this host's guests. Raises OSError if a record cannot be read."""
     bases = set()
     for path in directories.all_files():
         if os.path.basename(path) in (COW + cow.RECORD, RESCUE + cow.RECORD):
             try:
                 bases.add(cow.base_of(path.removesuffix(cow.RECORD)))
             except exception.InvalidDiskInfo as error:
-                if os.path.exists(path):  # Otherwise it was removed meanwhile.
+                if os.path.exists(path):  # not removed meanwhile
                     raise OSError(f"{path} is damaged") from error
     return bases
 
 
 # --- creation ------------------------------------------------------------------------------------------
 def make(instance: Instance, files: BootFiles, host: str) -> None:
-    """Create missing disks; existing ones are kept. ``host`` becomes their owner. Raises FlavorDiskTooSmall,
+    """Create missing disks, and keep existing ones. ``host`` becomes the owner of the disks. Raises FlavorDiskTooSmall,
     InvalidDiskInfo, DiskFull."""
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
         made = builders(instance, files)
         if not os.path.exists(os.path.join(place, COW)):
-            remove(os.path.join(place, COW + cow.RECORD))  # Left by a crash.
+            remove(os.path.join(place, COW + cow.RECORD))  # left over from a crash
         if os.path.exists(os.path.join(place, RAW)):
             made.pop(COW + cow.RECORD, None)
         for name, build in made.items():
@@ -91,7 +91,7 @@ def make(instance: Instance, files: BootFiles, host: str) -> None:
 def make_anew(instance: Instance, files: BootFiles, host: str, token: str, keep_ephemerals: bool,
               give_up: Callable[[], None]) -> None:
     """Create all disks of a guest again, and replace the existing ones after ``give_up()`` has removed the guest.
-    Raises as make() does; in this case nothing was removed."""
+    Raises the errors of make(), before anything is removed."""
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
         retained = {name for name in os.listdir(place) if keep_ephemerals and is_ephemeral(name)}
@@ -100,7 +100,7 @@ def make_anew(instance: Instance, files: BootFiles, host: str, token: str, keep_
 
 
 def make_rescue(instance: Instance, files: BootFiles, host: str) -> None:
-    """Create the disk of a rescue beside the guest's own disks."""
+    """Create the rescue disk, in addition to the guest's own disks."""
     if not files.root:
         raise exception.InstanceNotRescuable(instance_id=instance.uuid, reason="the rescue image is missing")
     with directories.full_disk():
@@ -148,14 +148,14 @@ def _make_root(image: str, image_format: str, size: int, path: str, alone: bool 
 
 
 def _record(path: str) -> None:
-    """Write the record of a new copy-on-write disk, which a rebuild creates beside the present disk."""
+    """Write the record of a new copy-on-write disk, which is a .part file beside the old disk during a rebuild."""
     disk = path.removesuffix(f"{cow.RECORD}.part")
     cow.record(f"{disk}.part" if os.path.exists(f"{disk}.part") else disk, path)
 
 
 def _raw_base(image: str, image_format: str, size: int) -> str:
-    """Return the path of a raw image of ``size`` bytes (0: its own size) in the cache: the image itself, or a copy
-    in this format and size, since a copy-on-write disk has the size of its backing file."""
+    """Return the path of a raw image of ``size`` bytes (0: the image's size) in the cache: the image itself, or a raw
+    copy of that size. (A copy-on-write disk always has the size of its backing file.)"""
     have = (os.stat(image).st_size if image_format == "raw" else qemuimg.Qcow2Header(image).virtual_size)
     want = size or -(-have // 512) * 512
     if have > want:
@@ -199,7 +199,7 @@ def check_growth(place: str, instance: Instance, flavor: Flavor) -> None:
 
 
 def grow(place: str, instance: Instance) -> None:
-    """Grow the disks to the sizes of the instance; a swap disk of another size is removed for make()."""
+    """Grow the disks to the sizes of the instance. A swap disk of another size is removed: make() creates a new one."""
     root = root_of(place)
     if root and size_of(os.path.join(place, root)) < instance.flavor.root_gb * _GIB:
         flatten_root(place)
@@ -214,7 +214,7 @@ def grow(place: str, instance: Instance) -> None:
 
 
 def flatten_root(place: str) -> None:
-    """Make the root disk of a stopped guest independent of its image. Succeeds if it is so already."""
+    """Convert the root disk of a stopped guest to a raw file without a backing file. Succeeds if it is one already."""
     path = os.path.join(place, COW)
     if not os.path.exists(path):
         return

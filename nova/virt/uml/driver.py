@@ -29,8 +29,8 @@ _KIB_PER_MIB = 1024
 
 
 class UmlDriver(Driver):
-    """Actions on one guest are serialized. Exceptions: no action waits for a guest that shuts down slowly, and a delete
-    or hard reboot does not wait for an action that hangs."""
+    """The driver of one host. Actions on one guest are serialized, with two exceptions: no action waits for a guest
+    that shuts down slowly, and a delete or hard reboot does not wait for an action that hangs."""
 
     capabilities = frozenset({"console_output", "diagnostics", "pause", "attach_volume", "attach_interface", "move",
                               "snapshot"})
@@ -48,7 +48,7 @@ class UmlDriver(Driver):
         self._guests.watcher.start(on_event)
         for place, stored in definition.all_of_host():
             if not self._guests.exists(stored.uuid):
-                continue  # Another host of the same file system owns it.
+                continue  # Another host on the same file system owns the guest.
             if process.is_running(place):
                 self._guests.watcher.watch(stored.uuid, place, report=False)
                 self._end_copy(stored.uuid)
@@ -56,7 +56,7 @@ class UmlDriver(Driver):
                 self._guests.ended(stored.uuid)
 
     def _end_copy(self, uuid: str) -> None:
-        """Let a guest run that a previous process, killed during a copy of its disk, left stopped."""
+        """Continue a guest that a previous process stopped to copy its disk and, since it was killed, left stopped."""
         try:
             with self._guests.locks.hold(uuid):
                 self._guests.end_copy(uuid)
@@ -72,7 +72,7 @@ class UmlDriver(Driver):
         identity = host_report.node_uuid(self.host, name)
         usage = shutil.disk_usage(CONF.instances_path)
         cpus = os.cpu_count() or 1
-        # A guest that cannot get a page of its memory from this file system is killed.
+        # Offer at most the size of this file system: if it is full, guests that need a new page are killed.
         memory_mb = min(_memory_mb(), shutil.disk_usage(CONF.uml.memory_directory).total >> 20)
         inventories = host_report.inventories(cpus, memory_mb, usage.total)
         # A guest has one CPU, so the scheduler must not place flavors with more.
@@ -93,7 +93,7 @@ class UmlDriver(Driver):
 
 
 def _kernel_version() -> int:
-    """Return the version of the guests' kernel, 1,000,000 times the major version and so on. Raises NotSupported."""
+    """Return the version of the guests' kernel as a number, such as 6,001,002 for 6.1.2. Raises NotSupported."""
     try:
         done = subprocess.run([CONF.uml.kernel, "--version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -35,11 +35,11 @@ _COPYING = "copying"
 
 
 def check(instance: Instance) -> None:
-    """Raise InvalidInput if User Mode Linux cannot provide what flavor and image request; it names the property."""
+    """Raise InvalidInput, which names the property, if the flavor or image requests an unsupported property."""
     wanted = hardware(Properties.of(instance), existing=instance.launched_at is not None)
     missing = required_traits(instance.flavor, instance.image, existing=instance.launched_at is not None) - TRAITS
     reason = next((reason for applies, reason in (
-        (instance.flavor.vcpus > 1, f"the flavor has {instance.flavor.vcpus} VCPUs, and User Mode Linux has one"),
+        (instance.flavor.vcpus > 1, f"the flavor has {instance.flavor.vcpus} VCPUs, and User Mode Linux supports one"),
         (bool(instance.kernel_id), "the image has a kernel (kernel_id), and User Mode Linux guests run the kernel of "
                                    "the host"),
         (wanted.iso, "disk_format=iso is not supported by this hypervisor"),
@@ -56,7 +56,7 @@ def check(instance: Instance) -> None:
 
 
 class Guests(LocalGuests):
-    """The guests, and what all roles of the driver share."""
+    """The guests of a host, with their locks, serial ports and users. All roles of the driver share this object."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -118,7 +118,7 @@ class Guests(LocalGuests):
             self.power_off(uuid)
 
     def power_off(self, uuid: str, timeout: float | None = None) -> None:
-        """Stop the guest at once. Raises GuestNotFound."""
+        """Kill the guest, without a request to shut down. ``timeout``: see GuestLocks.hold. Raises GuestNotFound."""
         with self.locks.hold(uuid, timeout):
             self.definition(uuid)
             self.end(uuid)
@@ -133,7 +133,7 @@ class Guests(LocalGuests):
         self._release(place)
 
     def ended(self, uuid: str) -> None:
-        """Release the host devices of a guest that ended by itself."""
+        """Release the host devices of a guest that has ended, unless it runs again."""
         with self.locks.hold(uuid):
             place = directories.directory(uuid)
             if not process.is_running(place):
@@ -148,8 +148,8 @@ class Guests(LocalGuests):
 
     def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False, paused: bool = False,
               rescue: bool = False) -> None:
-        """Start the guest with its current definition; ``fresh``: by a power cycle in any state. ``paused``: a stopped
-        guest is held before its first instruction. ``rescue``: from the rescue disk."""
+        """Start the guest, see LocalGuests. ``paused``: stop the kernel before its first instruction. ``rescue``: boot
+        from the rescue disk."""
         uuid, place = instance.uuid, directories.directory(instance.uuid)
         with self.locks.hold(uuid, LOCK_TIMEOUT if fresh else None):
             if must_exist:
@@ -193,16 +193,16 @@ class Guests(LocalGuests):
             directories.remove_files(new.uuid, disks.OF_RESCUE)
 
     def save(self, changed: Definition, place: str) -> None:
-        """Write the changed definition of a guest. The caller holds its lock."""
+        """Write the changed definition of a guest. The caller holds the guest's lock."""
         self.locks.check()
         changed.store(place)
 
     def redefine(self, instance: Instance) -> None:
-        """Define the guest, stopped. The caller holds its lock."""
+        """Define the guest, stopped. The caller holds the guest's lock."""
         self.store(self.definition_of(instance), directories.directory(instance.uuid))
 
     def unpause(self, uuid: str) -> None:
-        """Let a paused guest run. The caller holds its lock. Raises GuestNotFound."""
+        """Continue a paused guest. The caller holds the guest's lock. Raises GuestNotFound."""
         self.definition(uuid)
         place = directories.directory(uuid)
         if os.path.exists(os.path.join(place, _PAUSED)):
@@ -214,7 +214,7 @@ class Guests(LocalGuests):
             process.resume(place)
 
     def pause(self, uuid: str) -> None:
-        """Stop the processor of a running guest. The caller holds its lock."""
+        """Stop the kernel of a running guest. The caller holds the guest's lock."""
         place = directories.directory(uuid)
         if self.power_state(uuid) == states.POWER_PAUSED:
             return
@@ -239,8 +239,8 @@ class Guests(LocalGuests):
             self.end_copy(uuid)
 
     def end_copy(self, uuid: str) -> None:
-        """Let a kernel run that was stopped for a copy, also by a process that was killed meanwhile. The caller holds
-        the guest's lock."""
+        """Continue a kernel that was stopped for a copy of its disk, perhaps by a previous nova-compute process. The
+        caller holds the guest's lock."""
         place = directories.directory(uuid)
         mark = os.path.join(place, _COPYING)
         if os.path.exists(mark):
@@ -248,12 +248,12 @@ class Guests(LocalGuests):
                 try:
                     process.request(uuid, place, "go")
                 except process.RefusedByKernel as error:
-                    LOG.info("[instance: %s] The kernel was not stopped: %s", uuid, error)
+                    LOG.info("[instance: %s] The kernel runs already after a copy of its disk: %s", uuid, error)
             files.remove(mark)
 
     def shut_down(self, uuid: str, timeout: float, reboot: bool = False) -> bool:
         """Press Ctrl-Alt-Del on the guest's console and wait ``timeout`` seconds, without the guest's lock. Return True
-        if the guest stopped or, with ``reboot``, has restarted. A guest with this key disabled ignores it. Raises
+        if the guest stopped or (``reboot``) has restarted. A guest may ignore the key. Raises
         GuestNotFound."""
         self.definition(uuid)
         place = directories.directory(uuid)
@@ -281,7 +281,7 @@ class Guests(LocalGuests):
                 self.shut_down(uuid, timeout)
 
     def _remove(self, uuid: str, keep_disks: bool) -> None:
-        """Stop the guest and remove its files, unless they are retained or belong to another host."""
+        """Stop the guest. Remove its files, unless they are retained or belong to another host."""
         place = directories.directory(uuid)
         with self.locks.hold(uuid, LOCK_TIMEOUT):
             owner = directories.owner(place)
@@ -295,7 +295,7 @@ class Guests(LocalGuests):
 
     # --- users and files of guests -----------------------------------------------------------------
     def _user(self, uuid: str) -> int | None:
-        """Return the user id of the guest: its own one, as long as it exists. None: this process is not root."""
+        """Return the user id of the guest, unique while the guest exists; None if this process is not root."""
         if os.geteuid() != 0:
             return None
         with self._user_lock:
@@ -337,7 +337,7 @@ class Guests(LocalGuests):
 
     @staticmethod
     def release_volume(place: str, disk: Disk) -> None:
-        """Withdraw the access to a volume. Succeeds if the volume is no longer connected."""
+        """Withdraw the guest's access to a volume. Succeeds if the volume is no longer connected."""
         if not disk.path:
             return
         files.remove(os.path.join(place, disk.file()))
@@ -354,7 +354,7 @@ def _free_user(taken: set[int]) -> int:
         raise exception.InvalidInput(reason=f"[uml]user_ids {CONF.uml.user_ids}: not of the form first-last") from error
     if low < 1:
         raise exception.InvalidInput(reason="[uml]user_ids: guests must not run as root")
-    # A process of a former guest, or of another nova-compute, must not get access to the files of this guest.
+    # Skip users with processes: those of a former guest or of another nova-compute must not access this guest's files.
     taken = taken | process.users()
     for uid in range(low, high + 1):
         if uid not in taken:

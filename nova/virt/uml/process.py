@@ -24,15 +24,15 @@ from nova.virt.uml import supervisor
 
 LOG = logging.getLogger(__name__)
 
-# Seconds within which the kernel answers a management request, and within which killed processes end.
+# Timeouts in seconds for the answer to a management request, and for the end of killed processes.
 ANSWER_TIMEOUT = 10.0
 _KILL_TIMEOUT = 10.0
 _POLL_INTERVAL = 0.02
 _MAGIC, _VERSION = 0xCAFEBABE, 2
 _REQUEST, _REPLY = struct.Struct("=III512s"), struct.Struct("=III")
-_LOG_TAIL = 2000
+_LOG_TAIL = 2000  # characters of the logs in the log line of a failed start
 _MAX_ANSWER = 64 << 10  # bytes
-_HELPER_SECONDS = 3.0
+_HELPER_SECONDS = 3.0  # maximum run time of a helper process of the booting kernel
 
 
 @contextlib.contextmanager
@@ -66,8 +66,8 @@ def kernel_pid(place: str) -> int | None:
 
 
 def start(uuid: str, place: str, timeout: float) -> None:
-    """Start the supervisor and return when the kernel responds, or when it is held before its start. Raises
-    NovaException, after which the caller kills what has started; the log has the reason."""
+    """Start the supervisor. Return when the kernel responds or, if the file HOLD exists, is stopped before its first
+    instruction. Raises NovaException and logs the reason; the caller then kills the started processes."""
     for name in (supervisor.EXIT, supervisor.STOP, supervisor.KERNEL_LOG):
         files.remove(os.path.join(place, name))
     shutil.rmtree(os.path.join(place, supervisor.RUN), ignore_errors=True)
@@ -87,7 +87,7 @@ def start(uuid: str, place: str, timeout: float) -> None:
 
 
 def _is_stopped(place: str) -> bool:
-    """Return True if the kernel is stopped by a signal. A signal to continue that came earlier would be lost."""
+    """Return True if the kernel is stopped by a signal. Before, a signal to continue has no effect."""
     pid = kernel_pid(place)
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
         return file.read().rpartition(")")[2].split()[0] == "T"
@@ -112,8 +112,8 @@ def _responds(place: str) -> bool:
 
 
 def kill(place: str, uid: int | None) -> None:
-    """End the supervisor and all processes of the guest, which has the user ``uid`` (None: that of this process).
-    Succeeds if there are none."""
+    """End the supervisor and all processes of the guest. ``uid``: the user of the guest (None: that of this process).
+    Succeeds if no process runs."""
     with opened(place) as process:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -130,7 +130,7 @@ def kill(place: str, uid: int | None) -> None:
 
 
 def _has_supervisor(place: str) -> bool:
-    """Return True if a supervisor holds the lock of the guest, also if it has not recorded its id yet."""
+    """Return True if a supervisor holds the lock of the guest, also before it records its process id."""
     with contextlib.suppress(FileNotFoundError), open(os.path.join(place, supervisor.LOCK), "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -145,7 +145,7 @@ def _kill_remains(place: str, uid: int | None) -> None:
     if files.text_of(os.path.join(place, supervisor.KERNEL_PID)) is None:
         return  # The supervisor ended by itself, after all its descendants.
     if uid:
-        # The kernel sends the signal to all processes of the user at once, however fast they fork.
+        # One kill(-1): the host's kernel signals all processes of the user, so that none escapes by forking.
         subprocess.run(["sh", "-c", "kill -9 -1"], user=uid, group=uid, extra_groups=[], cwd="/", env={},
                        timeout=_KILL_TIMEOUT, check=False)
     mine = os.stat(place)
@@ -163,7 +163,7 @@ def users() -> set[int]:
     """Return the ids of the users that have processes on the host."""
     ids: set[int] = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        # The owner of the directory is root if the process has hidden itself.
+        # Read the status: the owner of /proc/PID may be root instead of the user (a process can hide its user there).
         with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
             fields = dict(line.split(":", 1) for line in file if line.startswith(("State:", "Uid:")))
             if "Z" not in fields["State"].split()[0]:
@@ -184,7 +184,7 @@ def _ended(process: int, timeout: float) -> bool:
 
 
 def resume(place: str) -> None:
-    """Let a kernel run that was held before its start."""
+    """Continue a kernel that is stopped before its first instruction."""
     with opened(place, supervisor.KERNEL_PID) as process:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -199,7 +199,7 @@ class ManagementSocket:
         self._socket = sock
 
     def __call__(self, command: str) -> str:
-        """Send a command and return its output. Raises OSError without an answer in time, RefusedByKernel."""
+        """Send a command and return its output. Raises OSError (no complete answer in time), RefusedByKernel."""
         request = command.encode()
         if len(request) > 511:
             raise exception.InvalidInput(reason="the request is too long for the kernel of the guest")
@@ -244,15 +244,15 @@ def management_socket(place: str, timeout: float = ANSWER_TIMEOUT) -> Iterator[M
 
 
 def change_devices(uuid: str, place: str, command: str, timeout: float) -> None:
-    """Send a request that adds or removes a device. A kernel that has not started its init yet may crash at such a
-    request, so this waits up to ``timeout`` seconds. Raises GuestNotRunning if there is no answer, RefusedByKernel."""
+    """Send a request that adds or removes a device. Waits up to ``timeout`` seconds until the kernel has started init,
+    since an earlier request may crash the kernel. Raises GuestNotRunning (no answer), RefusedByKernel."""
     started = time.monotonic()
     first = _user_processes(kernel_pid(place))
     while not os.path.exists(os.path.join(place, supervisor.BOOTED)):
         time.sleep(_POLL_INTERVAL * 5)
         first = first or _user_processes(kernel_pid(place))
         waited = time.monotonic() - started
-        # A kernel with the argument quiet: a process that runs for this long is no helper of the booting kernel.
+        # A kernel with the argument quiet prints no message of init. But no helper process of the boot runs so long.
         if waited > _HELPER_SECONDS and first & _user_processes(kernel_pid(place)):
             break
         if waited > timeout:
@@ -276,7 +276,7 @@ def _user_processes(kernel: int | None) -> set[int]:
 
 
 def request(uuid: str, place: str, command: str) -> str:
-    """Send one command to the kernel of a running guest; return the answer. Raises GuestNotRunning if there is none,
+    """Send one command to the kernel of a running guest; return the answer. Raises GuestNotRunning (no answer),
     RefusedByKernel."""
     try:
         with management_socket(place) as query:
@@ -287,7 +287,7 @@ def request(uuid: str, place: str, command: str) -> str:
 
 
 def wait_for_restart(place: str, before: int, timeout: float) -> bool:
-    """Wait until another kernel than that with the process id ``before`` responds; return False after ``timeout``
+    """Wait until a new kernel responds, with another process id than ``before``. Return False after ``timeout``
     seconds, or if the guest ended."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline and is_running(place):

@@ -46,7 +46,7 @@ class Disks(Role, guest_driver.Disks):
         disk_server.stop(uuid)
         self._guests.shut_down_if_present(uuid, timeout)
         with self._held(uuid):
-            # Left by a move that could not restore it.
+            # A failed move did not restore the renamed directory.
             if directories.is_aside(uuid) and not self._guests.exists(uuid):
                 directories.put_back(uuid, self._guests.name)
             disks.make_anew(instance, files, self._guests.name, token, keep_ephemerals, lambda: self._guests.end(uuid))
@@ -72,7 +72,7 @@ class Power(Role, guest_driver.Power):
             return
         seconds = CONF.uml.wait_soft_reboot_seconds if timeout is None else timeout
         if not self._guests.shut_down(instance.uuid, seconds, reboot=True):
-            LOG.info("[instance: %s] The guest did not reboot in time: continuing with a hard reboot", instance.uuid)
+            LOG.info("[instance: %s] The guest did not reboot itself: continuing with a hard reboot", instance.uuid)
             self._guests.start(instance, fresh=True, must_exist=True)
 
     def pause(self, instance: Instance) -> None:
@@ -122,7 +122,7 @@ class Rescue(Role, guest_driver.Rescue):
 
 
 class Snapshots(Role, guest_driver.Snapshots):
-    """A running guest is stopped while its disk is copied, so that the copy shows one moment."""
+    """Images of root disks. A running guest is paused during the copy, so that the copy is consistent."""
 
     def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
         uuid, name = instance.uuid, _SNAPSHOT + image_id
@@ -232,7 +232,7 @@ def _configure(uuid: str, place: str, setting: str, what: str) -> None:
 
 
 def _unplug(uuid: str, place: str, name: str, what: str) -> None:
-    """Remove a device from the running kernel, if it is there. Raises DeviceDetachFailed if the guest uses it,
+    """Remove a device from the running kernel, if it exists. Raises DeviceDetachFailed (the guest uses the device),
     GuestNotRunning."""
     try:
         process.change_devices(uuid, place, f"remove {name}", CONF.uml.start_timeout)

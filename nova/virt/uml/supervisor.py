@@ -1,4 +1,4 @@
-"""The supervisor of one User Mode Linux guest: a process of its own that survives nova-compute.
+"""The supervisor of one User Mode Linux guest: a separate process that survives restarts of nova-compute.
 
 ::
 
@@ -6,8 +6,8 @@
 
 It runs the guest kernel as an unprivileged user, starts it again when the guest reboots, and owns the serial console:
 output goes to a log of bounded size and to connected clients. It reads DIRECTORY/guest.json before each start of the
-kernel. It ends with the guest; the kernel never runs without it. Imports only the standard library, because each guest
-has such a process.
+kernel. It ends with the guest, and the kernel never runs without a supervisor. The module imports only the standard
+library, to save memory: each guest has such a process.
 """
 
 import contextlib
@@ -37,13 +37,13 @@ HOLD = "hold"  # exists: the kernel is stopped (SIGSTOP) before its first instru
 RUN = "run"  # directory of the kernel's management socket, RUN/UMID/mconsole
 UMID = "guest"
 
-# The kernel restarts by executing its argv[0]. This program makes the exit code of a rebooting kernel 1.
+# A kernel that reboots executes its argv[0]. This program, as argv[0], then ends with the exit code 1.
 REBOOT_PROGRAM, REBOOTED = "/bin/false", 1
 _SETUP_FAILED = 125
 
 _INIT_MESSAGE = b" as init process"  # printed by the kernel when it starts init
-_LOG_LIMIT = 1 << 20
-_CLIENTS = 8
+_LOG_LIMIT = 1 << 20  # bytes, see ConsoleLog
+_CLIENTS = 8  # maximum number of connected console clients; more connections are closed
 _CONSOLE = 3  # file descriptor of the console in the kernel's process
 _CLONE_NEWNS, _MS_NOSUID, _MS_REC, _MS_PRIVATE = 0x20000, 2, 0x4000, 1 << 18
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
@@ -94,8 +94,8 @@ class Supervisor:
         self._clients: set[socket.socket] = set()
         self._kernel = 0
         self._stopping = False
-        self._end_of_output: bytes | None = b""  # None: the kernel has started init
-        # Helpers of the kernel become children of this process when the kernel ends, not of init.
+        self._end_of_output: bytes | None = b""  # searched for _INIT_MESSAGE; None: the kernel has started init
+        # When the kernel ends, its helper processes become children of this process instead of init.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         signal.signal(signal.SIGTERM, self._terminate)
 
@@ -132,7 +132,7 @@ class Supervisor:
         """Kill the kernel, its helpers and the processes of the guest, which are in one process group."""
         if self._kernel:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._kernel, signal.SIGKILL)  # It may not have its group yet.
+                os.kill(self._kernel, signal.SIGKILL)  # its process group may not exist yet
                 os.killpg(self._kernel, signal.SIGKILL)
 
     def _run_kernel(self, settings: dict) -> int:  # type: ignore[type-arg]
@@ -198,10 +198,10 @@ class Supervisor:
                 for client in tuple(self._clients):
                     try:
                         client.sendall(data)
-                    except OSError:  # A client that does not read in time is disconnected.
+                    except OSError:  # A client that reads too slowly is disconnected.
                         self._close(client)
         except OSError:
-            pass  # Nothing more to read now.
+            pass  # no more output now
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -307,14 +307,14 @@ def _private_tun(libc: ctypes.CDLL, uid: int) -> None:
 def main() -> None:
     os.chdir(sys.argv[1])
     os.umask(0o077)
-    # A second supervisor of the guest must not run, also while the first one starts.
+    # A guest must never have two supervisors, even while one of them starts.
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         sys.exit("the guest has a supervisor already")
     if os.fork():
-        os._exit(0)  # The supervisor is no child of nova-compute; the lock is shared with it.
+        os._exit(0)  # The forked process is the supervisor: not a child of nova-compute, and it inherits the lock.
     write(PID, identity(os.getpid()))
     try:
         Supervisor().run()

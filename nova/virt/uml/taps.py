@@ -11,7 +11,7 @@ _TIMEOUT = 60
 
 
 def ensure(nics: Sequence[Nic], uid: int | None) -> None:
-    """Create the tap devices, which only this user may attach to. Existing ones are replaced. Raises
+    """Create the tap devices, to which only the user ``uid`` may attach. Existing devices are replaced. Raises
     NetworkSetupError."""
     remove(nics)
     lines = []
@@ -52,4 +52,4 @@ def _ip(lines: Sequence[str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise exception.NetworkSetupError(reason=f"cannot run ip: {error}") from error
     if done.returncode:
-        raise exception.NetworkSetupError(reason=f"cannot create the tap devices of the guest: {done.stderr.strip()}")
+        raise exception.NetworkSetupError(reason=f"cannot change the tap devices of the guest: {done.stderr.strip()}")

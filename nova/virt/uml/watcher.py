@@ -1,4 +1,4 @@
-"""Reports of guests that end by themselves."""
+"""Reports of guests that start or end, also without a request of Nova."""
 
 import contextlib
 import logging
@@ -17,8 +17,8 @@ LOG = logging.getLogger(__name__)
 
 
 class Watcher:
-    """A thread that waits for the ends of supervisors. ``power_state(uuid)``: the state of a guest (raises
-    GuestNotFound); ``ended(uuid)``: called when a guest ended, before the report. Starts are reported, too."""
+    """A thread that waits until supervisors end, and reports guests that ended or were started. ``power_state(uuid)``:
+    the state of a guest (raises GuestNotFound); ``ended(uuid)``: called when a guest ended, before the report."""
 
     def __init__(self, power_state: Callable[[str], int], ended: Callable[[str], None]) -> None:
         self._power_state, self._ended = power_state, ended
@@ -46,7 +46,7 @@ class Watcher:
             self._thread.join(timeout=10)
 
     def watch(self, uuid: str, place: str, report: bool = True) -> None:
-        """Watch the supervisor of a guest, and report the present state unless ``report`` is false."""
+        """Watch the supervisor of a guest, and report the current power state unless ``report`` is false."""
         pid = (files.text_of(os.path.join(place, supervisor.PID)) or "0").split()[0]
         with contextlib.suppress(OSError), self._lock:  # A guest that ended already is reported below.
             process = os.pidfd_open(int(pid))
@@ -82,6 +82,6 @@ class Watcher:
                 self._ended(uuid)
             self._report(GuestStatus(uuid=uuid, power_state=self._power_state(uuid)))
         except exception.GuestNotFound:
-            pass  # It was removed.
+            pass  # the guest was removed
         except Exception:
-            LOG.exception("[instance: %s] Cannot report a change of the guest, waiting for the next", uuid)
+            LOG.exception("[instance: %s] Cannot report the guest's change; the periodic comparison reports it", uuid)

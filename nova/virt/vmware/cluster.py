@@ -1,4 +1,4 @@
-"""The cluster of a nova-compute in vCenter: its hosts, datastores, networks and machines."""
+"""The vCenter cluster that a nova-compute manages: its hosts, datastores, networks and machines."""
 
 import dataclasses
 import re
@@ -14,13 +14,13 @@ from nova.virt.vmware.session import VCenter, options
 
 # Owner of Nova's machines in vCenter (managedBy), registered as an extension.
 EXTENSION = "org.openstack.compute"
-# Type in managedBy: a guest; a machine with disks that is not (or no longer) a guest; a machine that is being created;
-# a guest whose disks are renamed for a move; a copy of a guest of which an image is made.
+# Types in managedBy, in this order: a guest; a machine with disks that is not (or no longer) a guest; a machine that is
+# being created; a guest that was renamed for a move; a clone of a guest that is exported as an image.
 GUEST, DISKS, INCOMPLETE, ASIDE, COPY = "instance", "disks", "incomplete", "aside", "copy"
-# Key in extraConfig of machines that are not found by their instanceUuid: the uuid of the server.
+# Key in extraConfig of machines whose instanceUuid is not that of the server. Value: the uuid of the server.
 SERVER = "nova.server"
 
-# Properties of which machine_of() makes a Machine.
+# Properties from which machine_of() creates a Machine.
 MACHINE = ("name", "config.managedBy", "config.instanceUuid", "runtime.host", "runtime.powerState")
 
 
@@ -49,7 +49,7 @@ class Machine:
 
 
 def machine_of(ref: Any, facts: dict[str, Any]) -> Machine | None:
-    """Return the machine with these properties, or None if it is not Nova's."""
+    """Return the machine with these properties, or None if it is not a machine of Nova."""
     owner = facts["config.managedBy"]
     if owner is None or owner.extensionKey != EXTENSION:
         return None
@@ -74,7 +74,7 @@ class Cluster:
         return f"{self.ref._moId}.{self.vcenter.uuid}"
 
     def start(self) -> None:
-        """Find the cluster. Raises InvalidInput if it does not exist."""
+        """Find the cluster. Raises InvalidInput if the cluster does not exist or its name is not unique."""
         try:
             re.compile(CONF.vmware.datastore_regex or "")
         except re.error as error:
@@ -114,7 +114,7 @@ class Cluster:
         return list(self.vcenter.get(self.ref, "host")["host"] or ())
 
     def hosts(self) -> dict[Any, dict[str, Any]]:
-        """Return the facts of all hosts that can run guests: connected, and not in maintenance mode."""
+        """Return the properties of all hosts that can run guests: connected, and not in maintenance mode."""
         listed = self.vcenter.properties(self.all_hosts(), [
             "name", "summary.hardware", "summary.quickStats", "runtime.connectionState", "runtime.inMaintenanceMode",
             "datastore", "config.product"])
@@ -123,8 +123,8 @@ class Cluster:
                 and facts["summary.hardware"] is not None}
 
     def datastores(self, hosts: Iterable[dict[str, Any]]) -> list[Datastore]:
-        """Return the datastores that match datastore_regex and that all these hosts (with facts as of hosts()) can
-        access."""
+        """Return the datastores that match datastore_regex and that all hosts can access. ``hosts``: properties of the
+        hosts, from hosts()."""
         reachable = [set(facts["datastore"] or ()) for facts in hosts]
         shared = set.intersection(*reachable) if reachable else ()
         pattern = re.compile(CONF.vmware.datastore_regex or "")
@@ -142,8 +142,8 @@ class Cluster:
         return max(usable, key=lambda datastore: datastore.free)
 
     def network(self, vif: VIF) -> vim.vm.device.VirtualDevice.BackingInfo:
-        """Return the connection of an interface to its network: the one named as its bridge, or the network
-        integration_bridge. Raises NetworkSetupError."""
+        """Return the connection of an interface to its network in vCenter: the network with the name of its bridge, or
+        else the network [vmware]integration_bridge. Raises NetworkSetupError."""
         fallback = CONF.vmware.integration_bridge
         names = [fallback] if vif.vif_type == "ovs" else [vif.details.get("dvs_port_group_name"), vif.bridge, fallback]
         wanted = [str(name) for name in names if name]
@@ -172,8 +172,8 @@ class Cluster:
 
     # --- machines ----------------------------------------------------------------------------------
     def machine(self, identity: str, anywhere: bool = False) -> Machine | None:
-        """Return Nova's machine with this instanceUuid in the cluster, or None. ``anywhere``: also in other clusters
-        of the datacenter."""
+        """Return Nova's machine with this instanceUuid in the cluster, or None. ``anywhere``: search all clusters of
+        the datacenter."""
         ref = self.vcenter.content.searchIndex.FindByUuid(self.datacenter, identity, True, True)
         listed = self.vcenter.properties([ref] if ref is not None else [], MACHINE)
         for machine in (machine_of(ref, facts) for ref, facts in listed.items()):
@@ -188,7 +188,7 @@ class Cluster:
         return [machine for ref, facts in listed.items() if (machine := machine_of(ref, facts)) is not None]
 
     def servers(self) -> set[str]:
-        """Return the uuids of the servers of all machines, also of machines with another instanceUuid."""
+        """Return the uuids of the servers of all machines, also of renamed machines and of clones."""
         listed = self.machines()
         renamed = self.vcenter.properties([machine.ref for machine in listed if machine.kind in (ASIDE, COPY)],
                                          ["config.extraConfig"])

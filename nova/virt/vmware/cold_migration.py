@@ -1,5 +1,5 @@
-"""Moves of stopped guests, in a cluster or between clusters of one vCenter. The source renames the machine to
-another id; the destination clones it."""
+"""Moves of stopped guests within a cluster, or between clusters of one vCenter. The source gives the machine another
+name and id; the destination clones the machine."""
 
 import contextlib
 import logging
@@ -61,7 +61,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
                 LOG.warning("[instance: %s] The guest exists: not restoring the machine that an earlier move had "
                             "renamed", uuid)
                 return
-            # One request, so that a process that is killed leaves no machine that is neither renamed nor a guest.
+            # One request: a killed process must not leave a machine that is not renamed any longer and not yet a guest.
             self._guests.define_as(instance, aside.ref, restored=True)
 
     # --- destination -------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
                 self._machines.destroy(machine.ref)
             aside = cluster.machine(derived(uuid, ASIDE), anywhere=True)
             if aside is None:
-                raise exception.MigrationError(reason="vCenter has no machine of the server that was renamed")
+                raise exception.MigrationError(reason="the machine that the source host has renamed is not in vCenter")
             location = vim.vm.RelocateSpec(pool=cluster.pool, datastore=cluster.roomiest().ref,
                                            diskMoveType="moveAllDiskBackingsAndDisallowSharing")
             spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=vim.vm.ConfigSpec(
@@ -99,7 +99,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
             if machine is None or machine.kind not in (GUEST, DISKS):
                 raise exception.GuestNotFound(instance_uuid=instance.uuid)
             if machine.power == ON:
-                return  # It was finished before.
+                return  # an earlier attempt has finished the move
             facts = self._machines.facts(machine.ref)
             _check_growth(facts, instance, instance.flavor)
             changes, slots = [], facts.slots

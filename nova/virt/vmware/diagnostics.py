@@ -1,4 +1,4 @@
-"""The diagnostics of a guest, from the statistics that vCenter has of it."""
+"""The diagnostics of a guest, from its statistics in vCenter."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _KIB = 1024
 
 
 def collect(values: dict[str, Any], facts: Facts, power_state: int, instance: Instance) -> Diagnostics:
-    """Return the current diagnostics. vCenter has no counters of single CPUs, disks and interfaces."""
+    """Return the current diagnostics. vCenter has no counters for single CPUs, disks and interfaces."""
     stats, config = values["summary.quickStats"], values["summary.config"]
     running = power_state == states.RUNNING
     most = values["runtime.maxCpuUsage"] or 0

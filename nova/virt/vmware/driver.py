@@ -1,7 +1,7 @@
 """The VMware driver: guests are machines in one cluster of a vCenter server.
 
 A nova-compute has one node, the cluster; vCenter chooses the host of each guest. The driver uses vCenter's SOAP API,
-and the datastores through HTTPS. Nothing of a guest is on the machine of nova-compute except images in the making."""
+and the datastores through HTTPS. The machine of nova-compute has files of guests only while they are transferred."""
 
 import math
 import uuid as uuidlib
@@ -23,8 +23,8 @@ _NODES = uuidlib.UUID("0f9d8a3f-55f4-4f5e-8d46-0ccf0c1e0a55")
 
 
 class VmwareDriver(Driver):
-    """Actions on one guest are serialized. Exceptions: no action waits for a guest that shuts down slowly, and a delete
-    or hard reboot does not wait for an action that hangs."""
+    """The driver of one cluster. Actions on one guest are serialized, with two exceptions: no action waits for a guest
+    that shuts down slowly, and a delete or hard reboot does not wait for an action that hangs."""
 
     capabilities = frozenset({"console_output", "diagnostics", "suspend", "attach_volume", "attach_interface", "move",
                               "snapshot"})
@@ -53,7 +53,7 @@ class VmwareDriver(Driver):
         self._guests.vcenter.stop()
 
     def boot_id(self) -> str:
-        """Return the id of vCenter: a boot of the machine of nova-compute does not stop guests."""
+        """Return the id of vCenter, which never changes: guests survive a boot of the machine of nova-compute."""
         return self._guests.vcenter.uuid
 
     def nodes(self) -> list[ComputeNode]:
@@ -72,7 +72,7 @@ class VmwareDriver(Driver):
 
 
 def _inventories(hosts: list[dict[str, Any]], datastores: list[Any]) -> dict[str, Inventory]:
-    """Return the sums over all hosts and datastores. A guest cannot be larger than the largest of them."""
+    """Return the sums over all hosts and datastores. max_unit is the size of the largest host or datastore."""
     cpus = [int(host["summary.hardware"].numCpuThreads) for host in hosts]
     memory = [int(host["summary.hardware"].memorySize) // _MIB for host in hosts]
     disks = [datastore.capacity // _GIB for datastore in datastores]

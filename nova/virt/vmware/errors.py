@@ -6,7 +6,7 @@ from pyVmomi import vim, vmodl
 
 from nova import exception
 
-# Faults of a host that may answer again later.
+# Faults of a host that may respond again later.
 _AWAY = (vim.fault.HostConnectFault, vmodl.fault.HostNotConnected, vmodl.fault.HostNotReachable,
          vmodl.fault.HostCommunication, vim.fault.Timedout)
 _NO_SPACE = (vim.fault.NoDiskSpace, vim.fault.InsufficientStorageSpace)
@@ -14,7 +14,7 @@ BROKEN = (OSError, client.HTTPException)  # errors of a connection
 
 
 class VCenterFault(exception.NovaException, template="vCenter refused the request: {reason}"):
-    """A request that vCenter refused. ``fault``: the fault of the API, None in other services."""
+    """A request that vCenter refused. ``fault``: the fault of vCenter's API; None after the error was sent by RPC."""
 
     fault: vmodl.MethodFault | None = None
 
@@ -38,10 +38,10 @@ def translate(fault: vmodl.MethodFault) -> exception.NovaException:
 
 
 def is_missing(error: exception.NovaException) -> bool:
-    """Return True if the managed object does not exist (any more)."""
+    """Return True if the error means that a managed object does not exist."""
     return isinstance(error, VCenterFault) and error.is_a(vmodl.fault.ManagedObjectNotFound)
 
 
 def is_power_state(error: exception.NovaException) -> bool:
-    """Return True if the guest is not in the power state that a request needs."""
+    """Return True if the error means that a guest is not in the power state that the request needs."""
     return isinstance(error, VCenterFault) and error.is_a(vim.fault.InvalidPowerState)

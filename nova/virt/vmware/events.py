@@ -25,7 +25,7 @@ _CANCEL_SECONDS = 2.0
 
 
 class Watcher:
-    """A thread that waits for updates in a session of its own. ``lost``: called once when vCenter is unreachable."""
+    """A thread that waits for updates in its own session. ``lost``: called once when vCenter becomes unreachable."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -38,7 +38,7 @@ class Watcher:
         threading.Thread(target=self._run, args=(on_event, stopped), name="vmware-events", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop reporting. The thread ends with its present request, which is cancelled if vCenter responds."""
+        """Stop reporting. The thread ends after its current request, which is cancelled if vCenter responds."""
         self._stopped.set()
         if self._collector is not None:
             cancelling = threading.Thread(target=self._cancel, name="vmware-cancel", daemon=True)
@@ -63,31 +63,31 @@ class Watcher:
                 if stopped.is_set():
                     return
                 if not reported:
-                    LOG.warning("Changes of guests are not reported now: %s; retrying every %d s", error.inside,
-                                _RETRY_SECONDS)
+                    LOG.warning("Cannot read power state changes of guests from vCenter, retrying every %d s: %s",
+                                _RETRY_SECONDS, error.inside)
                     if self.lost is not None and isinstance(error, exception.HypervisorUnavailable):
                         self.lost(error)
                 reported = True
                 stopped.wait(_RETRY_SECONDS)
             except Exception:
-                LOG.exception("Watching vCenter failed: retrying in %d s", _RETRY_SECONDS)
+                LOG.exception("Reading power state changes from vCenter failed, retrying in %d s", _RETRY_SECONDS)
                 stopped.wait(_RETRY_SECONDS)
             finally:
                 vcenter.stop()
 
     def _watch(self, vcenter: VCenter, on_event: EventHandler, stopped: threading.Event) -> None:
         content, query = vcenter.content, vmodl.query.PropertyCollector
-        # Machines of other clusters are left out below; the simulator does not update views of resource pools.
+        # The simulator does not update views of resource pools: view the folder. _report() ignores other clusters.
         folder = vcenter.reference(vim.Folder, self._cluster.folder._moId)
         view = content.viewManager.CreateContainerView(folder, [vim.VirtualMachine], True)
-        # A separate PropertyCollector: while one waits for updates, it blocks the queries of other threads.
+        # A separate PropertyCollector: while it waits for updates, it blocks other queries.
         self._collector = collector = content.propertyCollector.CreatePropertyCollector()
         collector.CreateFilter(query.FilterSpec(
             objectSet=[view_spec(view)],
             propSet=[query.PropertySpec(type=vim.VirtualMachine, pathSet=["runtime.powerState"], all=False)]), True)
         states_of: dict[str, str] = {}
         version, first = "", True
-        # Shorter than the deadline of requests.
+        # Shorter than the timeout of requests.
         wait = query.WaitOptions(maxWaitSeconds=max(1, CONF.vmware.request_timeout // 2))
         while not stopped.is_set():
             updates = collector.WaitForUpdatesEx(version, wait)
@@ -107,7 +107,7 @@ class Watcher:
                 states_of[identity] = power
             if not first:
                 self._report(vcenter, changed, on_event, stopped)
-            # The present state of many machines arrives in parts.
+            # The initial state of many machines arrives in several parts, and is not reported.
             first = first and bool(updates.truncated)
 
     def _report(self, vcenter: VCenter, changed: list[Any], on_event: EventHandler, stopped: threading.Event) -> None:

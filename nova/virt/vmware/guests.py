@@ -1,4 +1,4 @@
-"""The guests of a cluster, and what all roles of the driver share."""
+"""The guests of a cluster, and the base class of the driver's roles."""
 
 import contextlib
 import logging
@@ -29,14 +29,14 @@ LOG = logging.getLogger(__name__)
 
 POWER_STATES = {"poweredOn": states.RUNNING, "poweredOff": states.SHUTDOWN, "suspended": states.POWER_SUSPENDED}
 ON, SUSPENDED = "poweredOn", "suspended"
-# Key in extraConfig of guests that are ready to start, but wait for Power.unpause.
+# Key in extraConfig of guests that were started with paused=True: powered off until Power.unpause.
 HELD = "nova.held"
 _VNC_PORT = "RemoteDisplay.vnc.port"
 _POLL = 0.5
 
 
 class Guests(guest_driver.Guests):
-    """``name``: the compute service."""
+    """The guests of a cluster. ``name``: name of the compute service."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -75,8 +75,8 @@ class Guests(guest_driver.Guests):
         self.start(instance, paused=paused)
 
     def start(self, instance: Instance, fresh: bool = False, paused: bool = False) -> None:
-        """Start the machine of the server, as a guest, with its current definition; ``fresh``: by a power cycle in any
-        state. ``paused``: a stopped guest waits for Power.unpause. Raises GuestNotFound without a machine."""
+        """Start the machine of the server, as a guest, with its current definition. ``fresh``: power-cycle it in any
+        state. ``paused``: leave it powered off until Power.unpause. Raises GuestNotFound if there is no machine."""
         specs.check(instance)
         with self.locks.hold(instance.uuid, LOCK_TIMEOUT if fresh else None):
             machine = self.cluster.machine(instance.uuid)
@@ -94,8 +94,8 @@ class Guests(guest_driver.Guests):
                 LOG.info("[instance: %s] Started the guest in cluster %s", instance.uuid, CONF.vmware.cluster_name)
 
     def define_as(self, instance: Instance, ref: Any, held: bool = False, restored: bool = False) -> None:
-        """Make the stopped machine a guest with the size, interfaces and volumes of the server; ``restored``: also with
-        its name and id. The caller holds the guest's lock."""
+        """Make the stopped machine a guest with the size, interfaces and volumes of the server. ``held``: see HELD.
+        ``restored``: also with the server's name and id. The caller holds the guest's lock."""
         self.locks.check()
         facts = self.machines.facts(ref)
         spec = specs.sized(instance)
@@ -121,7 +121,7 @@ class Guests(guest_driver.Guests):
         wanted = {str(device.volume_id): device for device in instance.volumes}
         removed = set(slots.slots) - set(specs.own_disks(slots.slots)) - set(wanted)
         changes = [change for name in sorted(removed) for change in slots.remove(name)]
-        # The root volume gets the first place, from which the guest boots.
+        # The root volume gets the first free slot, since the guest boots from the disk in the first slot.
         for name, device in sorted(wanted.items(), key=lambda item: item[1].boot_index != 0):
             if name not in slots.slots and device.connection is not None:
                 changes.append(slots.add(name, self.volume_backing(device)))
@@ -148,7 +148,7 @@ class Guests(guest_driver.Guests):
 
     @contextlib.contextmanager
     def _vnc_port(self, facts: Facts) -> Iterator[int]:
-        """Yield the VNC port of a machine, reserved until it is in vCenter; 0 if guests have no VNC consoles."""
+        """Yield the VNC port of a machine; 0 if [vnc]enabled is false. No other machine gets the port meanwhile."""
         present = int(facts.extra.get(_VNC_PORT) or 0)
         if not CONF.vnc.enabled or present:
             yield present if CONF.vnc.enabled else 0
@@ -173,13 +173,13 @@ class Guests(guest_driver.Guests):
             self.power_off(uuid)
 
     def power_off(self, uuid: str, timeout: float | None = None) -> None:
-        """Stop the guest at once. Raises GuestNotFound."""
+        """Power off the guest without a shutdown request. ``timeout``: see GuestLocks.hold. Raises GuestNotFound."""
         with self.locks.hold(uuid, timeout):
             self.machines.power_off(self.machine(uuid).ref)
 
     def shut_down(self, uuid: str, timeout: float) -> bool:
-        """Request a shutdown of the guest and wait, without its lock; return True if it is off. A guest without VMware
-        Tools cannot receive the request. Raises GuestNotFound."""
+        """Request a shutdown of the guest and wait ``timeout`` seconds, without the guest's lock. Return True if the
+        guest is off. A guest without VMware Tools cannot receive the request. Raises GuestNotFound."""
         machine = self.machine(uuid)
         if machine.power != ON:
             return machine.power != SUSPENDED
@@ -228,14 +228,14 @@ class Guests(guest_driver.Guests):
                 small_files.remove(console_log(uuid))
 
     def retire(self, machine: Machine) -> None:
-        """Stop a guest and leave its disks, without volumes. The caller holds the guest's lock."""
+        """Stop a guest, and turn it into a machine with only its own disks. The caller holds the guest's lock."""
         self.machines.power_off(machine.ref)
         self.machines.detach_foreign_disks(machine.ref)
         self.cluster.reconfigure(machine.ref, vim.vm.ConfigSpec(managedBy=specs.owner(DISKS)))
 
 
 def local_directory(uuid: str) -> str:
-    """Return the directory of the server on the machine of nova-compute: its config drive, and images in the making."""
+    """Return the directory of the server on this machine: for its config drive, and images during an export."""
     return os.path.join(CONF.instances_path, uuid)
 
 

@@ -1,7 +1,7 @@
 """The images on datastores: each image is converted and uploaded once, and shared by all guests of a datastore.
 
-A disk of an image has the size of the guests' root disks, since linked clones cannot be larger than their parents. It
-gets its name when it is complete, so that computes may share the directory."""
+A linked clone cannot be larger than its parent, so there is one disk per image and size of root disks. A disk gets its
+final name when it is complete, so that several nova-compute may share the directory."""
 
 import contextlib
 import glob
@@ -27,7 +27,7 @@ from nova.virt.vmware.errors import VCenterFault
 LOG = logging.getLogger(__name__)
 
 _GIB, _MIB, _KIB = 1 << 30, 1 << 20, 1 << 10
-# Adapter types in the descriptor of a disk. Other SCSI controllers accept disks for lsilogic.
+# Adapter types in the descriptor of a disk. All other types use lsilogic, which their SCSI controllers accept.
 _QEMU_ADAPTERS = {"ide": "ide", "busLogic": "buslogic"}
 
 
@@ -43,8 +43,8 @@ def virtual_size(files: BootFiles) -> int:
 
 
 def root_size(files: BootFiles, root_gb: int) -> int:
-    """Return the size in bytes of a root disk of the image; ``root_gb`` 0: that of the image. Raises
-    FlavorDiskTooSmall."""
+    """Return the size in bytes of a root disk of the image. ``root_gb``: size in the flavor (0: the size of the image).
+    Raises FlavorDiskTooSmall."""
     have = virtual_size(files)
     if root_gb and have > root_gb * _GIB:
         raise disk_too_small(root_gb * _GIB, have)
@@ -59,13 +59,13 @@ class ImageStore:
         self._locks = GuestLocks()
 
     def remove_conversions(self) -> None:
-        """Remove converted images that an earlier process of this service left on its machine."""
+        """Remove converted images that an earlier process of this service left on this machine."""
         for path in glob.glob(os.path.join(glob.escape(CONF.instances_path), f"{glob.escape(self._prefix)}*")):
             shutil.rmtree(path, ignore_errors=True)
 
     @property
     def _prefix(self) -> str:
-        """Return the beginning of the names of temporary directories; other services may share the parent."""
+        """Return the prefix of this service's temporary directories; other services may share instances_path."""
         return f"upload-{urllib.parse.quote(self._host, safe='')}-"
 
     def disk(self, datastore: Datastore, files: BootFiles, adapter: str, size: int) -> str:
@@ -80,7 +80,7 @@ class ImageStore:
         return datastore.path(f"{self._folder(stem)}/{name}")
 
     def iso(self, datastore: Datastore, files: BootFiles) -> str:
-        """Return the path of the image of a CD, uploaded if missing."""
+        """Return the path of the CD image, uploaded if missing."""
         stem = self._stem(files)
         name = f"{stem}.iso"
         with self._locks.hold(f"{datastore.name}/{stem}"):
@@ -146,7 +146,7 @@ class ImageStore:
         self._cluster.vcenter.upload(path, self._cluster.datacenter_path, datastore.name, name)
 
     def _publish(self, move: Any, datastore: Datastore, part: str, name: str) -> None:
-        """Rename a complete file. Succeeds if another compute was faster."""
+        """Rename a complete file. If another nova-compute was faster, remove the file and use the other one."""
         datacenter = self._cluster.datacenter
         try:
             self._cluster.vcenter.wait(move(datastore.path(part), datacenter, datastore.path(name), datacenter, False))
@@ -157,7 +157,7 @@ class ImageStore:
 
     @contextlib.contextmanager
     def _removed_on_error(self, datastore: Datastore, name: str, always: bool = False) -> Any:
-        """Remove a file if the block fails, or ``always``."""
+        """Remove a file if the block fails, or (``always``) in any case."""
         try:
             yield
         except BaseException:

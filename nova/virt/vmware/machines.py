@@ -23,22 +23,22 @@ from nova.virt.vmware.session import options
 LOG = logging.getLogger(__name__)
 
 _GIB, _MIB = 1 << 30, 1 << 20
-# Key in extraConfig of the token of Disks.replace.
+# Key in extraConfig. Value: the token of the newest rebuild, see Disks.replace.
 TOKEN = "nova.token"  # noqa: S105 - not a secret
-# Name of the snapshot of which an image is made.
+# Name of the machine's snapshot that is exported as an image.
 SNAPSHOT = "nova-image"
 _CONFIG_DRIVE = "config.iso"
 _SECOND_CDROM = (200, 1)
 
 
 def derived(uuid: str, kind: str) -> str:
-    """Return the instanceUuid of another machine of the server."""
+    """Return the instanceUuid of a further machine of the server, of this kind."""
     return str(uuidlib.uuid5(uuidlib.UUID(uuid), kind))
 
 
 @dataclasses.dataclass
 class Facts:
-    """Configuration of a machine. ``directory``: of its files, as "[datastore] directory"."""
+    """Configuration of a machine. ``directory``: directory of the machine's files, as "[datastore] directory"."""
 
     devices: list[Any]
     extra: dict[str, str]
@@ -67,8 +67,8 @@ class Machines:
 
     # --- creation ----------------------------------------------------------------------------------
     def create(self, instance: Instance, files: BootFiles, identity: str, token: str = "") -> Any:
-        """Create a machine with the disks of the server. Raises FlavorDiskTooSmall, InvalidDiskInfo, DiskFull; then
-        nothing is left."""
+        """Create a machine with the disks of the server. Raises FlavorDiskTooSmall, InvalidDiskInfo, DiskFull; after an
+        error no machine is left."""
         iso = hardware(Properties.of(instance), existing=True).iso
         size = 0
         if files.root and not iso:
@@ -126,7 +126,7 @@ class Machines:
     @staticmethod
     def blank_disks(instance: Instance, slots: specs.DiskSlots,
                     directory: str) -> list[vim.vm.device.VirtualDeviceSpec]:
-        """Return the changes that add the missing ephemeral disks and the swap disk of the server, which are empty."""
+        """Return the changes that add empty disks: the missing ephemeral disks and swap disk of the server."""
         wanted = {f"ephemeral{number}": gib * _GIB for number, (gib, _format) in enumerate(
             local_disks.ephemerals(instance.block_devices, instance.flavor))}
         if swap := local_disks.swap_mb(instance.block_devices, instance.flavor):
@@ -141,7 +141,7 @@ class Machines:
         return specs.cdrom(f"{directory}/{_CONFIG_DRIVE}", _SECOND_CDROM if second else None)
 
     def copy_config_drive(self, ref: Any) -> None:
-        """Give a clone a config drive of its own."""
+        """Replace the config drive of a clone, the file of the original machine, by a copy."""
         facts = self.facts(ref)
         for device in facts.devices:
             name = str(getattr(device.backing, "fileName", ""))
@@ -155,7 +155,7 @@ class Machines:
 
     # --- power and removal -------------------------------------------------------------------------
     def power_off(self, ref: Any) -> None:
-        """Power the machine off; succeeds if it is off."""
+        """Power the machine off. Succeeds if the machine is off."""
         try:
             self.vcenter.wait(ref.PowerOffVM_Task())
         except errors.VCenterFault as error:
@@ -163,7 +163,7 @@ class Machines:
                 raise
 
     def power_on(self, ref: Any) -> None:
-        """Power the machine on, or resume it; succeeds if it runs."""
+        """Power the machine on, or resume it. Succeeds if the machine runs."""
         try:
             self.vcenter.wait(ref.PowerOnVM_Task(None))
         except errors.VCenterFault as error:
@@ -171,7 +171,7 @@ class Machines:
                 raise
 
     def change_disks(self, ref: Any, changes: list[Any], slots: specs.DiskSlots) -> None:
-        """Change disks of a machine, and store their places."""
+        """Change disks of a machine, and store the slots of all disks in its extraConfig."""
         self.cluster.reconfigure(ref, vim.vm.ConfigSpec(deviceChange=changes, extraConfig=[slots.stored()]))
 
     def remove_snapshots(self, ref: Any, name: str = "") -> bool:
@@ -188,8 +188,8 @@ class Machines:
         return removed
 
     def detach_foreign_disks(self, ref: Any) -> None:
-        """Remove the volumes from a stopped machine, and keep their files. A snapshot would still refer to the files:
-        they would be deleted with the machine, without what the guest wrote since."""
+        """Remove the volumes from a stopped machine, and keep their files. Removes snapshots first: a snapshot contains
+        the volumes, so data since the snapshot would be lost and the files be deleted with the machine."""
         slots = self.facts(ref).slots
         if len(slots.devices) > len(specs.own_disks(slots.slots)) and self.remove_snapshots(ref):
             slots = self.facts(ref).slots
@@ -202,10 +202,10 @@ class Machines:
             self.change_disks(ref, changes, slots)
 
     def destroy(self, ref: Any) -> None:
-        """Remove a machine and its files, but not its volumes. Succeeds if it does not exist."""
+        """Remove a machine and its files, but not its volumes. Succeeds if the machine does not exist."""
         try:
             self.power_off(ref)
-            # Destroy_Task deletes the files of all disks that the machine has.
+            # Destroy_Task deletes the files of all disks of the machine.
             self.detach_foreign_disks(ref)
             directory = self.facts(ref).directory
             self.vcenter.wait(ref.Destroy_Task())
@@ -221,12 +221,12 @@ class Machines:
                 raise
 
     def destroy_derived(self, uuid: str, *kinds: str) -> None:
-        """Remove other machines of a server."""
+        """Remove the further machines, of these kinds, of a server; see derived()."""
         for kind in kinds:
             machine = self.cluster.machine(derived(uuid, kind))
             if machine is not None:
                 self.destroy(machine.ref)
 
     def find(self, uuid: str, kind: str = "") -> Machine | None:
-        """Return the machine of a server, or its other machine of this kind."""
+        """Return the machine of a server, or (``kind``) its further machine of this kind; None if it does not exist."""
         return self.cluster.machine(derived(uuid, kind) if kind else uuid)

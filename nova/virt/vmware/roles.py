@@ -38,13 +38,13 @@ _SOFT_REBOOT_SECONDS = 120
 _POLL = 0.5
 _GIB = 1 << 30
 _RESCUE = "rescue"
-# Beginning of the keys in extraConfig of notes about disks that move to the machine.
+# Prefix of keys in extraConfig. Each notes a disk that moves to this machine: [path, bytes] as JSON.
 _MOVED = "nova.moved."
 _PREFIX = "snapshot-"  # prefix of the names of image files
 
 
 class Disks(Role, guest_driver.Disks):
-    """A machine of the kind DISKS has the disks of a server that is not defined yet."""
+    """The disks of servers. A server whose guest is not defined yet has a machine of the kind DISKS."""
 
     def prepare(self, instance: Instance, files: BootFiles) -> None:
         specs.check(instance)
@@ -58,7 +58,7 @@ class Disks(Role, guest_driver.Disks):
 
     def replace(self, instance: Instance, files: BootFiles, token: str, keep_ephemerals: bool = False,
                 timeout: int = 0) -> None:
-        """Create a second machine with the new disks, and let it take the place of the guest's machine."""
+        """Create a second machine with the new disks, and replace the machine of the guest by it."""
         uuid = instance.uuid
         specs.check(instance)
         self._guests.shut_down_if_present(uuid, timeout)
@@ -82,8 +82,8 @@ class Disks(Role, guest_driver.Disks):
             self._guests.cluster.reconfigure(ref, vim.vm.ConfigSpec(name=uuid, instanceUuid=uuid))
 
     def _move_ephemerals(self, old: Any, new: Any) -> None:
-        """Move the ephemeral disks to the new machine, in place of its own ones. The new machine has a note of a disk
-        before the disk leaves the old one, so that the move can continue after this process was killed."""
+        """Replace the ephemeral disks of the new machine by those of the old one. A note of each disk is stored in the
+        new machine before the disk leaves the old one: if this process is killed, another call continues the move."""
         before, after = self._machines.facts(old), self._machines.facts(new)
         for name in [name for name in before.slots.slots if name.startswith("ephemeral")]:
             device = before.slots.device(name)
@@ -96,7 +96,7 @@ class Disks(Role, guest_driver.Disks):
                 self._take_disk(new, after, key.removeprefix(_MOVED), *json.loads(value))
 
     def _take_disk(self, ref: Any, facts: Facts, name: str, path: str, size: int) -> None:
-        """Replace a disk of the machine by the one at ``path``, which no machine has."""
+        """Replace a disk of the machine by the disk at ``path``, which is not attached to any machine."""
         vcenter, datacenter, slots = self._guests.vcenter, self._guests.cluster.datacenter, facts.slots
         target, present = f"{facts.directory}/kept-{name}.vmdk", slots.device(name)
         if present is not None and present.backing.fileName == target:
@@ -108,7 +108,7 @@ class Disks(Role, guest_driver.Disks):
         except errors.VCenterFault as error:
             if not error.is_a(vim.fault.FileNotFound):
                 raise
-            LOG.info("Disk %s was moved to %s before", path, target)
+            LOG.info("Disk %s is missing: an earlier attempt has moved it to %s", path, target)
         self._machines.change_disks(ref, [slots.add(name, specs.file_backing(target), size)], slots)
 
     def exist(self, instance: Instance) -> bool:
@@ -136,7 +136,7 @@ class Power(Role, guest_driver.Power):
                 self._guests.vcenter.wait(machine.ref.ResetVM_Task())
 
     def _reboots_itself(self, machine: Machine, seconds: float) -> bool:
-        """Request a reboot, and return True if VMware Tools stopped and run again within the time."""
+        """Request a reboot and wait until VMware Tools run again. Return True if they stopped within ``seconds``."""
         if not self._guests.has_tools(machine.ref):
             return False
         try:
@@ -155,7 +155,7 @@ class Power(Role, guest_driver.Power):
         return stopped
 
     def unpause(self, instance: Instance) -> None:
-        """Start a guest that was started paused, and waits for this call. Others cannot be paused."""
+        """Power on a guest that spawn() or on() left powered off (paused=True). Other guests cannot be paused."""
         with self._held(instance.uuid) as machine:
             if not self._machines.facts(machine.ref).extra.get(HELD):
                 super().unpause(instance)
@@ -199,14 +199,14 @@ class Consoles(Role, guest_driver.Consoles):
 
 
 class Rescue(Role, guest_driver.Rescue):
-    """The rescue disk is a further disk of the machine, from which it boots first."""
+    """Rescue from an additional disk of the machine, which becomes the first boot disk."""
 
     def begin(self, instance: Instance, image: Image, files: BootFiles, timeout: int = 0) -> None:
         uuid, most = instance.uuid, rescue_disk_gb(instance) * _GIB
         specs.check(instance)
         if image.disk_format == "iso" or files.kernel or not files.root:
             raise exception.InstanceNotRescuable(
-                instance_id=uuid, reason="the rescue image must be a disk, without a kernel of its own")
+                instance_id=uuid, reason="the rescue image must be a disk image (not an ISO) without a kernel image")
         if most and virtual_size(files) > most:
             raise exception.InstanceNotRescuable(instance_id=uuid, reason=(
                 f"image {image.id} is larger than the rescue disk, which may have {most // _GIB} GiB on this host"))
@@ -265,7 +265,7 @@ class Volumes(Role, guest_driver.Volumes):
         try:
             with self._held(instance.uuid) as machine:
                 name, slots = str(device.volume_id), self._machines.facts(machine.ref).slots
-                # Left by a process that was killed: what the guest wrote since would not be in the volume's file.
+                # Left over from a killed process. With a snapshot, new data of the guest is not in the volume's file.
                 if name in slots.slots and self._machines.remove_snapshots(machine.ref, SNAPSHOT):
                     slots = self._machines.facts(machine.ref).slots
                 if changes := slots.remove(name):
@@ -302,7 +302,7 @@ class Interfaces(Role, guest_driver.Interfaces):
 
 # --- snapshots ---------------------------------------------------------------------------------------
 class Snapshots(Role, guest_driver.Snapshots):
-    """vCenter exports a linked clone of a snapshot, so a running guest continues."""
+    """Images of root disks. vCenter exports a linked clone of a snapshot, so that a running guest continues."""
 
     def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
         uuid = instance.uuid
@@ -359,4 +359,4 @@ class Snapshots(Role, guest_driver.Snapshots):
 
 def _check(instance: Instance, cancelled: Cancelled) -> None:
     if cancelled.is_set():
-        raise exception.SnapshotFailed(instance_id=instance.uuid, reason="it was cancelled")
+        raise exception.SnapshotFailed(instance_id=instance.uuid, reason="the snapshot was cancelled")

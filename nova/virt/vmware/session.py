@@ -1,7 +1,7 @@
 """The session with a vCenter server: requests, tasks, properties and files.
 
 Each request has a deadline. A session that expired is replaced by a new login, and the request is repeated; queries are
-also repeated on a new connection. Threads share the session: a request of one thread does not wait for others."""
+also repeated on a new connection. Threads share the session, and send their requests in parallel."""
 
 import contextlib
 import http.client
@@ -27,11 +27,11 @@ _VERSION = "vim.version.version11"
 _QUERIES = frozenset({"Fetch", "RetrievePropertiesEx", "ContinueRetrievePropertiesEx", "RetrieveServiceContent",
                       "FindByUuid", "FindExtension"})
 _RETRY_INTERVAL = 1.0
-# Seconds without a response after which a task counts as lost, and that a logout may take.
+# Seconds without a response of vCenter after which waiting for a task fails; maximum seconds of a logout.
 _SILENCE, _LOGOUT_SECONDS = 120.0, 5.0
-# Seconds between two reports of progress, without which vCenter ends a download.
+# Seconds between two reports of progress during a download: without reports vCenter ends the download.
 _LEASE_INTERVAL = 30.0
-# vCenter closes idle connections; a change must not be sent on a connection that is about to be closed.
+# Seconds after which idle connections are closed: a change must not be sent while vCenter closes its connection.
 _IDLE_SECONDS = 10
 _CHUNK = 1 << 20
 
@@ -47,7 +47,7 @@ def tls_context() -> ssl.SSLContext:
 
 
 class _Stub(SoapStubAdapter):  # type: ignore[misc] # without type annotations
-    """The connections to vCenter, whose requests raise Nova exceptions."""
+    """The connections to vCenter. Requests raise exceptions of Nova instead of those of pyVmomi."""
 
     def __init__(self) -> None:
         options = CONF.vmware
@@ -74,12 +74,12 @@ class _Stub(SoapStubAdapter):  # type: ignore[misc] # without type annotations
             raise errors.translate(fault) from fault
 
     def log_in(self) -> None:
-        """Raises InvalidInput if vCenter refuses the user or the password, and HypervisorUnavailable."""
+        """Log in. Raises InvalidInput if vCenter refuses the user or the password, and HypervisorUnavailable."""
         with self._login_lock:
             self._log_in()
 
     def _log_in_again(self, logins: int) -> None:
-        """Replace the session, unless another thread did so since ``logins`` was read."""
+        """Replace the session, unless another thread has done so. ``logins``: number of logins before the request."""
         with self._login_lock:
             if self._logins == logins:
                 LOG.info("The session with vCenter %s has expired: logging in again", CONF.vmware.host_ip)
@@ -126,14 +126,14 @@ class VCenter:
             if not CONF.vmware[option]:
                 raise exception.InvalidInput(reason=f"the driver vmware needs the option [vmware]{option}")
         stub = _Stub()
-        # Before the login: nothing may fail between the login and the end of this method, which stop() logs out.
+        # Read before the login, after which nothing may fail: stop() logs out only after this method has succeeded.
         content = vim.ServiceInstance("ServiceInstance", stub).RetrieveContent()
         stub.log_in()
         self._stub, self._content = stub, content
 
     def stop(self) -> None:
-        """Log out; requests of other threads fail. Does not wait for a vCenter that does not respond: it ends the
-        session when that has been idle for some time."""
+        """Log out; requests of other threads fail. Waits at most _LOGOUT_SECONDS: a vCenter that does not respond ends
+        the idle session by itself."""
         stub, self._stub = self._stub, None
         if stub is not None:
             stub.closed = True
@@ -158,12 +158,12 @@ class VCenter:
         return str(self.content.about.instanceUuid)
 
     def reference(self, kind: type, identity: str) -> Any:
-        """Return the managed object of this id, which may not exist."""
+        """Return the managed object of this type and id. Does not check that the object exists."""
         return kind(identity, self._stub)
 
     # --- properties --------------------------------------------------------------------------------
     def properties(self, objects: Sequence[Any], paths: Sequence[str]) -> dict[Any, dict[str, Any]]:
-        """Return the properties of objects of one type, by object. Objects that do not exist are left out, and unset
+        """Return the properties of objects of one type, by object. Objects that do not exist are omitted; unset
         properties are None."""
         if not objects:
             return {}
@@ -171,7 +171,7 @@ class VCenter:
                               type(objects[0]), paths)
 
     def get(self, item: Any, *paths: str) -> dict[str, Any]:
-        """Return properties of one object. Raises VCenterFault (is_missing) if it does not exist."""
+        """Return properties of one object. Raises VCenterFault (see errors.is_missing) if the object does not exist."""
         result = self.properties([item], paths)
         if item not in result:
             raise errors.translate(vmodl.fault.ManagedObjectNotFound(obj=item, msg=f"{item} does not exist"))
@@ -205,14 +205,14 @@ class VCenter:
 
     # --- tasks -------------------------------------------------------------------------------------
     def wait(self, task: Any, timeout: float | None = None) -> Any:
-        """Return the result of a task. Raises the errors of the task, and HypervisorUnavailable after ``timeout``
-        seconds (None: task_timeout), when the task is cancelled. vCenter continues the task while it does not respond
-        to this process; after _SILENCE seconds of that HypervisorUnavailable is raised, too."""
+        """Return the result of a task. Raises the errors of the task. After ``timeout`` seconds (None: task_timeout)
+        cancels the task and raises HypervisorUnavailable. Also raises HypervisorUnavailable, without cancelling the
+        task, if vCenter does not respond for _SILENCE seconds."""
         deadline = time.monotonic() + (CONF.vmware.task_timeout if timeout is None else timeout)
         interval, responded = min(0.05, CONF.vmware.task_poll_interval), time.monotonic()
         while True:
             try:
-                # Single properties, because the simulator's info as a whole contains an object of an invalid type.
+                # Not the property "info" as a whole: that of the simulator contains an object of an invalid type.
                 state = self.get(task, "info.state", "info.error", "info.result")
                 responded = time.monotonic()
             except exception.HypervisorUnavailable:
@@ -227,14 +227,14 @@ class VCenter:
             if time.monotonic() > deadline:
                 with contextlib.suppress(exception.NovaException):
                     task.CancelTask()
-                raise exception.HypervisorUnavailable(reason="a task of vCenter has not ended in time "
+                raise exception.HypervisorUnavailable(reason="a task of vCenter has taken too long and was cancelled "
                                                              "([vmware]task_timeout)")
             time.sleep(interval)
             interval = min(interval * 1.5, CONF.vmware.task_poll_interval)
 
     # --- files -------------------------------------------------------------------------------------
     def upload(self, path: str, datacenter: str, datastore: str, name: str) -> None:
-        """Write a local file to a datastore, replacing an existing file. ``datacenter``: its path in the inventory."""
+        """Write a local file to a datastore; replace an existing file. ``datacenter``: path in vCenter's inventory."""
         query = urllib.parse.urlencode({"dcPath": datacenter, "dsName": datastore})
         target = f"/folder/{urllib.parse.quote(name)}?{query}"
         with open(path, "rb") as file:
@@ -258,8 +258,8 @@ class VCenter:
             return int(answer.status)
 
     def export(self, machine: Any, path: str, most: int, check: Callable[[], None]) -> None:
-        """Write the only disk of a machine, streamOptimized, to a local file of at most ``most`` bytes. ``check`` is
-        called repeatedly and may raise to cancel the download."""
+        """Write the only disk of a machine as a streamOptimized VMDK to a local file of at most ``most`` bytes.
+        ``check`` is called repeatedly; if it raises an error, the download is cancelled."""
         lease = machine.ExportVm()
         try:
             info = self._ready(lease)
@@ -284,7 +284,7 @@ class VCenter:
                 return state["info"]
             if state["state"] == "error" or time.monotonic() > deadline:
                 raise errors.translate(state["error"]) if state["error"] else exception.HypervisorUnavailable(
-                    reason="vCenter offers no download of a disk in time")
+                    reason="vCenter did not prepare the download of a disk in time ([vmware]request_timeout)")
             time.sleep(CONF.vmware.task_poll_interval)
 
     @staticmethod
@@ -307,7 +307,7 @@ class VCenter:
                     lease.HttpNfcLeaseProgress(50)
                     reported = time.monotonic()
             if answer.length:  # read() does not report a connection that ended early
-                raise errors.VCenterFault(reason=f"download of a disk ended {answer.length} bytes before its end")
+                raise errors.VCenterFault(reason=f"download of a disk ended early: {answer.length} bytes are missing")
 
 
 def view_spec(view: Any) -> Any:
@@ -319,12 +319,12 @@ def view_spec(view: Any) -> Any:
 
 @contextlib.contextmanager
 def _https(host: str, port: int) -> Iterator[http.client.HTTPSConnection]:
-    """Yield a connection whose errors are HypervisorUnavailable."""
+    """Yield a connection. Connection errors in the block are raised as HypervisorUnavailable."""
     connection = http.client.HTTPSConnection(host, port, timeout=CONF.vmware.request_timeout, context=tls_context())
     try:
         yield connection
     except errors.BROKEN as error:
-        raise exception.HypervisorUnavailable(reason=f"transfer of a file with {host}: {error!r}") from error
+        raise exception.HypervisorUnavailable(reason=f"file transfer with {host} failed: {error!r}") from error
     finally:
         connection.close()
 

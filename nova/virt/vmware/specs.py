@@ -22,7 +22,7 @@ TRAITS = frozenset({
     *(f"CUSTOM_COMPUTE_SCSI_MODEL_{name}" for name in ("LSILOGIC", "LSISAS1068", "BUSLOGIC", "VMPVSCSI")),
     *(f"COMPUTE_IMAGE_TYPE_{name}" for name in ("AMI", "ISO", "QCOW2", "RAW", "VDI", "VHD", "VHDX", "VMDK"))})
 
-# Controllers of disks by the names of vmware_adaptertype; images name them by hw_scsi_model, too.
+# Value of vmware_adaptertype -> disk controller. _SCSI_MODELS: value of hw_scsi_model -> value of vmware_adaptertype.
 _ADAPTERS = {"lsiLogic": _device.VirtualLsiLogicController, "busLogic": _device.VirtualBusLogicController,
              "lsiLogicsas": _device.VirtualLsiLogicSASController, "paraVirtual": _device.ParaVirtualSCSIController,
              "ide": None}
@@ -33,30 +33,30 @@ _NICS = {"e1000": _device.VirtualE1000, "e1000e": _device.VirtualE1000e, "pcnet"
 _LEGACY_NICS = {"VirtualE1000": "e1000", "VirtualE1000e": "e1000e", "VirtualPCNet32": "pcnet",
                 "VirtualVmxnet": "vmxnet", "VirtualVmxnet3": "vmxnet3"}
 _GUEST_IDS = frozenset(vim.vm.GuestOsDescriptor.GuestOsIdentifier.values)
-# Systems of os_distro (without a version) -> guest ids that all supported releases of vCenter have.
+# os_distro (without a version) -> guest id that all supported releases of vCenter have
 _DISTRIBUTIONS = {"ubuntu": "ubuntu64Guest", "debian": "debian8_64Guest", "centos": "centos64Guest",
                   "rhel": "rhel7_64Guest", "sles": "sles12_64Guest", "fedora": "otherLinux64Guest",
                   "windows": "windows8Server64Guest", "freebsd": "freebsd64Guest"}
 _BY_TYPE = {"linux": "otherLinux64Guest", "windows": "windows8Server64Guest"}
 _LEVELS = ("low", "normal", "high", "custom")
-# Extra specs of upstream's driver that this driver does not provide.
+# Extra specs of upstream's vmware driver that this driver refuses.
 _REFUSED_SPECS = ("vmware:storage_policy", "quota:disk_io_limit", "quota:disk_io_reservation",
                   "quota:disk_io_shares_level", "quota:disk_io_shares_share", "quota:vif_limit",
                   "quota:vif_reservation", "quota:vif_shares_level", "quota:vif_shares_share")
-# Key in extraConfig of the slots of the disks.
+# Key in extraConfig of the slots of the disks, see DiskSlots.
 DISKS = "nova.disks"
 # Temporary keys of new devices; vCenter replaces them.
 _CONTROLLER, _FIRST_KEY, _CDROM = -101, -200, -150
 SCSI_SLOTS, IDE_SLOTS = 16, 4
-_RESERVED_UNIT = 7  # of the SCSI controller itself
-_IDE_KEYS = (200, 201)  # Each machine has these controllers.
+_RESERVED_UNIT = 7  # the unit number that the SCSI controller itself uses
+_IDE_KEYS = (200, 201)  # keys of the two IDE controllers, which each machine has
 _CDROM_SLOT = (201, 0)
 _KIB = 1 << 10
 
 
 # --- requests of images and flavors ------------------------------------------------------------------------
 def check(instance: Instance) -> None:
-    """Raise InvalidInput if the driver cannot provide what flavor and image request; it names the property."""
+    """Raise InvalidInput, which names the property, if the flavor or image requests an unsupported property."""
     existing = instance.launched_at is not None
     wanted = hardware(Properties.of(instance), existing=existing)
     missing = required_traits(instance.flavor, instance.image, existing=existing) - TRAITS
@@ -103,8 +103,8 @@ def nic_model(instance: Instance) -> type:
 
 
 def guest_id(instance: Instance) -> str:
-    """Return the id of the guest's operating system: vmware_ostype or os_distro as an id of vSphere, else by the names
-    of os_distro and os_type. Raises InvalidInput for an unknown vmware_ostype."""
+    """Return vSphere's id of the guest's operating system: vmware_ostype, or os_distro if it is such an id, or the id
+    for the names in os_distro and os_type. Raises InvalidInput for an unknown vmware_ostype."""
     wishes = Properties.of(instance)
     image = wishes.image
     value = image.get("vmware_ostype")
@@ -173,7 +173,7 @@ def new_machine(instance: Instance, datastore: str, kind: str) -> vim.vm.ConfigS
 
 
 def sized(instance: Instance) -> vim.vm.ConfigSpec:
-    """Return the part of the specification that follows the flavor and the names of the server."""
+    """Return the part of the specification that depends on the flavor and the names of the server."""
     flavor = instance.flavor
     topology = hardware(Properties.of(instance), existing=True).topology
     lines = {"name": instance.display_name, "userid": instance.user_id, "projectid": instance.project_id,
@@ -201,14 +201,14 @@ def _is_disk(device: Any) -> bool:
 
 # --- disks -----------------------------------------------------------------------------------------------------
 class DiskSlots:
-    """The disks of a machine: name ("root", "swap", "ephemeral0", "rescue" or the id of a volume) -> (key of the
-    controller, unit). Stored in extraConfig, because file names change with snapshots."""
+    """The slots of a machine's disks, by name ("root", "swap", "ephemeral0", "rescue" or a volume id). A slot is (key
+    of the controller, unit). Stored in extraConfig, since file names cannot identify disks: snapshots change them."""
 
     def __init__(self, devices: Sequence[Any], extra_config: Mapping[str, str]) -> None:
         self.devices: dict[tuple[int, int], Any] = {
             (device.controllerKey, device.unitNumber): device for device in filter(_is_disk, devices)}
         stored = {name: tuple(slot) for name, slot in json.loads(extra_config.get(DISKS) or "{}").items()}
-        # Entries whose device is missing are left over from a change that an operator made.
+        # Ignore slots without a device: an operator has removed the disk in vCenter.
         self.slots: dict[str, tuple[int, int]] = {name: slot for name, slot in stored.items() if slot in self.devices}
         scsi = [device for device in devices if isinstance(device, _device.VirtualSCSIController)]
         taken = {(device.controllerKey, device.unitNumber) for device in devices}
@@ -221,17 +221,17 @@ class DiskSlots:
         return self.devices.get(self.slots.get(name, (0, -1)))
 
     def add(self, name: str, backing: Any, size: int = 0, create: bool = False) -> vim.vm.device.VirtualDeviceSpec:
-        """Return the change that adds a disk at the next free place; ``create``: also its file, of ``size`` bytes.
-        Raises DeviceAttachFailed if all places are used."""
+        """Return the change that adds a disk in the next free slot. ``create``: create the file, of ``size`` bytes.
+        Raises DeviceAttachFailed if all slots are used."""
         if not self._free:
-            raise exception.DeviceAttachFailed(device=f"disk {name}", reason="the machine has no free place for a disk")
+            raise exception.DeviceAttachFailed(device=f"disk {name}", reason="the machine has no free slot for a disk")
         controller, unit = self.slots[name] = self._free.pop(0)
         disk = _device.VirtualDisk(key=_FIRST_KEY - len(self.slots), controllerKey=controller, unitNumber=unit,
                                    backing=backing, capacityInKB=-(-size // _KIB))
         return _add(disk, "create" if create else None)
 
     def remove(self, name: str, destroy: bool = False) -> list[vim.vm.device.VirtualDeviceSpec]:
-        """Return the change that removes a disk, with its files if ``destroy``; empty without the disk."""
+        """Return the change that removes a disk, empty if there is no such disk. ``destroy``: delete its files, too."""
         device = self.device(name)
         slot = self.slots.pop(name, None)
         if device is None or slot is None:
@@ -241,7 +241,7 @@ class DiskSlots:
                                                 fileOperation="destroy" if destroy else None)]
 
     def reserve_first(self) -> None:
-        """Leave the first place, from which guests boot, to a disk of the next change."""
+        """Keep the first free slot, from which the guest boots, free for the root volume of a later change."""
         self._free = self._free[1:]
 
     def stored(self) -> vim.option.OptionValue:
@@ -254,7 +254,7 @@ def own_disks(names: Iterable[str]) -> list[str]:
 
 
 def file_backing(name: str, parent: str = "", thin: bool = True) -> Any:
-    """Return the backing of a disk in a file; ``parent``: the file of which it is a linked clone."""
+    """Return the backing of a disk by a file. ``parent``: the file of which the disk is a linked clone."""
     flat = _device.VirtualDisk.FlatVer2BackingInfo
     above = flat(fileName=parent, diskMode="persistent") if parent else None
     return flat(fileName=name, diskMode="persistent", parent=above, thinProvisioned=None if parent else thin)

@@ -110,7 +110,7 @@ def test_node_with_another_server_is_refused(subject: IronicSubject) -> None:
     first = subject.boot()
     with pytest.raises(exception.NodeNotReady, match="it has an instance"):
         subject.driver.guests.spawn(subject.server(node=first.node), BootFiles())
-    with pytest.raises(exception.NodeNotReady, match="does not have it"):
+    with pytest.raises(exception.NodeNotReady, match="does not exist in Ironic"):
         subject.driver.guests.spawn(subject.server(node=str(uuid.uuid4())), BootFiles())
     assert subject.state(first) == states.RUNNING
 

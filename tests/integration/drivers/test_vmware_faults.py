@@ -145,7 +145,7 @@ def test_download_that_ends_early_is_no_image(tmp_path: pathlib.Path) -> None:
     vcenter.port = server.server_port
     lease = types.SimpleNamespace(HttpNfcLeaseAbort=lambda: calls.append("abort"),
                                   HttpNfcLeaseComplete=lambda: calls.append("complete"))
-    with options(ca_file=authority.file), pytest.raises(exception.NovaException, match="994 bytes before its end"):
+    with options(ca_file=authority.file), pytest.raises(exception.NovaException, match="994 bytes are missing"):
         vcenter.export(types.SimpleNamespace(ExportVm=lambda: lease), str(tmp_path / "disk"), 1 << 20, lambda: None)
     assert calls == ["abort"]
     server.shutdown()

@@ -124,7 +124,7 @@ def test_stopped_guest_sees_an_extended_volume_at_its_next_start(driver: Libvirt
     assert not driver.volumes.extend(instance, volume, 2), "the volume of a missing guest was extended"
     boot(driver, guest_image, state, instance, _LOOK)
     stranger = msgspec.structs.replace(volume, volume_id="stranger", connection=None)
-    with pytest.raises(exception.VolumeExtendFailed, match="does not have it"):
+    with pytest.raises(exception.VolumeExtendFailed, match="does not have the volume"):
         driver.volumes.extend(instance, stranger, 2)
     assert not driver.volumes.is_extended(instance, stranger, 2)
     driver.power.off(instance)

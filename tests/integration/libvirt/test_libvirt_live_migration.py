@@ -198,7 +198,7 @@ def test_live_migration_is_aborted_after_the_completion_timeout(hosts: Hosts, gu
     target = prepared(hosts, instance)
     error = Running(one, instance, target).ended()
     assert isinstance(error, exception.MigrationError)
-    assert "did not end in" in str(error)
+    assert "did not end within" in str(error)
     two.driver.live_target.rollback(instance, target)
     assert one.driver.guests.power_state(instance.uuid) == states.RUNNING
 

@@ -113,7 +113,7 @@ def test_files_larger_than_the_allowance_are_refused_before_creation(
 
 @pytest.mark.parametrize("come", [move, migrate])
 def test_duplicate_file_is_refused(fetched: list[str], tmp_path: pathlib.Path, come: Any) -> None:
-    with pytest.raises(exception.MigrationError, match="more than once"):
+    with pytest.raises(exception.MigrationError, match="two files with the same name"):
         come(server(flavor=FLAVOR), DiskSource(host="hostile", token="t", files=[disk("disk.eph0", GIB)] * 2))
     assert made(tmp_path) == []
 

@@ -1,1 +1,1 @@
-"""Containers (virt_type lxc): guests without hardware of their own."""
+"""Containers (virt_type lxc): guests that use the kernel of their host."""

@@ -1,8 +1,8 @@
 """Console logs of containers, and their consoles over TCP.
 
-libvirt gives a container a terminal and writes no log of it. Nova reads each terminal on a connection of its own (a
-call on a connection can wait for a stream of the same connection), writes the log, and serves the terminal at a TCP
-port of the host, as QEMU does for serial ports."""
+libvirt gives a container a terminal, but writes no log of its output. nova-compute reads the terminals, writes the
+logs, and serves each terminal at a TCP port of the host, as QEMU does for serial ports. The terminals are read on a
+second connection to libvirt, since a stream can block other calls on its connection."""
 
 import contextlib
 import logging
@@ -25,11 +25,11 @@ from nova.virt.serial_ports import SerialPorts
 LOG = logging.getLogger(__name__)
 
 _PIECE = 4096
-# Bytes of a log after which a new file is started, as virtlogd does, and the number of older files.
+# Maximum bytes of a log file (then a new file is started, as virtlogd does), and number of older files that are kept.
 _MAX_SIZE, _OLDER = 1 << 20, 3
-# Bytes that a client may be behind before it is disconnected, and that the terminal may be behind its clients.
+# Maximum bytes of output that wait for a client, or of input for the terminal; more disconnects the client.
 _MOST_PENDING = 256 << 10
-_CLIENTS = 8  # of a terminal
+_CLIENTS = 8  # maximum number of clients of a terminal
 # Seconds between two attempts to open a terminal.
 _RETRY_INTERVAL = 1.0
 _STREAM_EVENTS = (libvirt.VIR_STREAM_EVENT_READABLE | libvirt.VIR_STREAM_EVENT_HANGUP | libvirt.VIR_STREAM_EVENT_ERROR)
@@ -41,14 +41,14 @@ EndHandler = Callable[[str], None]
 
 
 class ConsoleReader:
-    """Reads the terminals of all running containers with a console log. One thread opens terminals; libvirt's event
-    thread reads them, and serves the clients of the TCP ports."""
+    """A reader of the terminals of all running containers. One thread opens terminals; libvirt's event thread reads
+    them, and serves the clients of the TCP ports."""
 
     def __init__(self, uri: str, owner: str, ports: SerialPorts) -> None:
         self._host, self._owner, self._ports = Host(uri), owner, ports
         self._lock = threading.RLock()
         self._terminals: dict[str, _Terminal] = {}
-        # A uuid: the container may have a terminal that is not read; "": any container; None: stop.
+        # A uuid: open the terminal of this container; "": open those of all containers; None: stop.
         self._requests: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="libvirt-consoles", daemon=True)
 
@@ -67,7 +67,7 @@ class ConsoleReader:
         self._host.stop()
 
     def follow(self, uuid: str) -> None:
-        """Read the container's terminal from now on. Returns at once."""
+        """Request that the container's terminal is read from now on. Never blocks."""
         self._requests.put(uuid)
 
     def port(self, uuid: str) -> int | None:
@@ -99,10 +99,10 @@ class ConsoleReader:
                 try:
                     is_done = self._open(uuid)
                 except exception.NovaException as error:
-                    LOG.warning("Cannot read the consoles of containers, retrying: %s", error)
+                    LOG.warning("Cannot read the consoles of containers from libvirt, retrying: %s", error)
                     is_done = False
                 except (libvirt.libvirtError, OSError) as error:
-                    LOG.info("[instance: %s] Cannot read the console, retrying: %s", uuid, error)
+                    LOG.info("[instance: %s] Cannot read the container's console, retrying: %s", uuid, error)
                     is_done = False
                 if is_done:
                     del retries[uuid]
@@ -110,8 +110,8 @@ class ConsoleReader:
                     retries[uuid] = time.monotonic() + _RETRY_INTERVAL
 
     def _open(self, uuid: str) -> bool:
-        """Open the terminal of a running container of this host, unless it is open; "": of all. Return False if it has
-        to be tried again."""
+        """Open the terminal of a running container of this host, unless it is open; "": request it for all containers.
+        Return True if nothing remains to do."""
         if not uuid:
             active = self._host.call(lambda connection: [
                 domain.UUIDString() for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)])
@@ -126,7 +126,7 @@ class ConsoleReader:
             if recorded is None or recorded.host != self._owner:
                 return True
         with contextlib.ExitStack() as opened:
-            log = _Log(disks.console_log(uuid))  # first: the output that a stream has taken would be lost
+            log = _Log(disks.console_log(uuid))  # Open it first: without a log, output in the stream would be lost.
             opened.callback(log.close)
             try:
                 stream = self._host.call(lambda connection: _open_terminal(connection, uuid), uuid)
@@ -155,7 +155,7 @@ class ConsoleReader:
             return None
 
     def _ended(self, uuid: str) -> None:
-        """Forget a terminal that ended. A container that rebooted by itself has a new one."""
+        """Close a terminal that ended, and open the new one if the container rebooted without a request."""
         with self._lock:
             terminal = self._terminals.pop(uuid, None)
             if terminal is not None:
@@ -164,7 +164,7 @@ class ConsoleReader:
 
 
 def _open_terminal(connection: libvirt.virConnect, uuid: str) -> libvirt.virStream | None:
-    """Return a stream of the container's terminal, or None if it does not run."""
+    """Return a stream of the container's terminal, or None if the container does not run."""
     domain = connection.lookupByUUIDString(uuid)
     if not domain.isActive():
         return None
@@ -244,7 +244,7 @@ class _Terminal:
             self._on_end(self._uuid)
 
     def _read(self) -> bool:
-        """Read what the terminal has; return False at its end."""
+        """Read the available output; return False at the end of the terminal."""
         while (data := self._stream.recv(_PIECE)) != _NOT_NOW:
             if not data:
                 return False
@@ -285,7 +285,7 @@ class _Terminal:
             self._watch(client, _READABLE, self._serve)
 
     def _serve(self, _watch: int, fd: int, events: int, _opaque: object) -> None:
-        """Receive the input of a client, and send what the client is behind."""
+        """Receive the input of a client, and send the pending output to the client."""
         with self._lock:
             client = self._clients.get(fd)
             if self._closed or client is None:

@@ -50,7 +50,7 @@ class Containers(Guests):
         config, uuid = self.config(instance), instance.uuid
         devices = [self.as_block_device(uuid, device) if device.is_volume else device
                    for device in instance.block_devices]
-        # The layout has the volumes only: file systems have no names of disks.
+        # The layout contains only the volumes: the container's file systems have no disk names.
         volumes = layout(config, disks.LocalDisks(console_log=""), devices, self.previous(uuid))
         local = disks.inspect_disks(instance)
         root, drive = (dataclasses.replace(disk, path=loop_devices.link(uuid, disk.path)) if disk is not None else None
@@ -59,7 +59,7 @@ class Containers(Guests):
                              self.settings)
 
     def as_block_device(self, uuid: str, device: BlockDevice) -> BlockDevice:
-        """Return a volume as the container gets it. Raises InvalidDiskInfo."""
+        """Return the volume as a block device, perhaps a loop device. Raises InvalidDiskInfo."""
         wanted = msgspec.structs.replace(device, disk_bus=None, device_type="disk")
         return loop_devices.connect(uuid, serial_of(device), wanted)
 

@@ -32,7 +32,7 @@ from nova.virt.libvirt.xml.layout import serial_of
 LOG = logging.getLogger(__name__)
 
 _GIB = 1 << 30
-# Timeout in seconds for libvirt to receive the first process of a container, and the interval of polls.
+# Seconds to wait until libvirt uses the namespaces of a started container, and seconds between two polls.
 _START_TIMEOUT, _POLL_INTERVAL = 15.0, 0.1
 # Requests of ioctl: FIFREEZE and FITHAW.
 _FREEZE, _THAW = 0xC0045877, 0xC0045878
@@ -48,8 +48,8 @@ def _first_process(domain: libvirt.virDomain) -> str | None:
 
 
 def _libvirt_follows(domain: libvirt.virDomain) -> bool:
-    """Return True if libvirt has the namespaces of the container, and not none or those of its earlier run. True as
-    well if that cannot be read, for example because this process does not see those of the host."""
+    """Return True if libvirt uses the current namespaces of the container; False for none or those of its previous run.
+    True also if they cannot be read, for example because this process does not see the host's namespaces."""
     opened: list[int] = []
     try:
         init = _first_process(domain)
@@ -65,8 +65,8 @@ def _libvirt_follows(domain: libvirt.virDomain) -> bool:
 
 
 def open_root(domain: libvirt.virDomain) -> int | None:
-    """Return a file descriptor of the container's root directory, or None if the container does not run or its first
-    process has another root directory. A frozen file system of the host would stop the host."""
+    """Return a file descriptor of the container's root directory. None if the container does not run, or if its first
+    process has another root directory: to freeze a file system of the host would stop the host."""
     init = _first_process(domain)
     if init is None:
         return None
@@ -77,13 +77,13 @@ def open_root(domain: libvirt.virDomain) -> int | None:
     if backing.strip() == os.path.realpath(expected):
         return root
     os.close(root)
-    LOG.warning("[instance: %s] The root directory of the container's first process is in another file system",
-                domain.UUIDString())
+    LOG.warning("[instance: %s] The container's first process has a root directory outside the container's disk: not "
+                "freezing or thawing its file system", domain.UUIDString())
     return None
 
 
 def set_frozen(file_system: int, frozen: bool) -> None:
-    """Freeze or thaw a file system. Succeeds if nothing is to be done."""
+    """Freeze or thaw a file system. Succeeds if the file system is in this state already."""
     try:
         fcntl.ioctl(file_system, _FREEZE if frozen else _THAW, 0)
     except OSError as error:
@@ -92,7 +92,7 @@ def set_frozen(file_system: int, frozen: bool) -> None:
 
 
 def thaw_all(guests: Containers) -> None:
-    """Thaw the file systems that a previous process, killed during a copy, left frozen."""
+    """Thaw the file systems that a previous nova-compute, killed during a copy, left frozen."""
     for guest in guests.all():
         try:
             file_system = guests.on_domain_or(guest.uuid, open_root, None)
@@ -102,7 +102,7 @@ def thaw_all(guests: Containers) -> None:
                 finally:
                     os.close(file_system)
         except OSError as error:
-            LOG.warning("[instance: %s] Cannot thaw the root file system: %s", guest.uuid, error)
+            LOG.warning("[instance: %s] Cannot thaw the root file system, reboot the server: %s", guest.uuid, error)
 
 
 class Consoles(roles.Consoles):
@@ -125,9 +125,9 @@ class _AfterStart(devices.HotplugRole):
         self._wait_for_start(uuid)
         super()._attach_live(uuid, item)
 
-    def _ask(self, uuid: str, item: ET.Element) -> None:
+    def _request_removal(self, uuid: str, item: ET.Element) -> None:
         self._wait_for_start(uuid)
-        super()._ask(uuid, item)
+        super()._request_removal(uuid, item)
 
     def _wait_for_start(self, uuid: str) -> None:
         deadline = time.monotonic() + _START_TIMEOUT
@@ -164,7 +164,7 @@ class Snapshots(Role, guest_driver.Snapshots):
         root = disks.inspect_disks(instance).root
         if root is None:
             raise exception.InvalidDiskInfo(reason="the server has no root disk on its host")
-        snapshots.clear(os.path.dirname(path))  # Left by a crash of the host.
+        snapshots.clear(os.path.dirname(path))  # left over from a crash of the host
         with self._guests.locks.hold(instance.uuid), \
                 self._room.take(path, qemuimg.flat_size(root.path, root.format)), self._frozen(instance.uuid):
             qemuimg.flatten(root.path, path, root.format)
@@ -183,9 +183,10 @@ class Snapshots(Role, guest_driver.Snapshots):
             finally:
                 set_frozen(file_system, False)
         except OSError as error:
-            raise exception.SnapshotFailed(instance_id=uuid, reason=f"its file system: {error.strerror}") from error
+            raise exception.SnapshotFailed(
+                instance_id=uuid, reason=f"its file system cannot be frozen or thawed: {error.strerror}") from error
         finally:
-            # While it is open, the file system can be thawed, also after the end of the container.
+            # The open directory allows thawing the file system even after the end of the container.
             os.close(file_system)
 
 
@@ -210,7 +211,7 @@ class Volumes(devices.HotplugRole, guest_driver.Volumes):
         uuid, serial = instance.uuid, serial_of(device)
         loop = loop_devices.device(uuid, serial)
         block_device = loop or (device.connection.path if device.connection else "")
-        # The kernel does not take a mounted device away, so the container would go on writing to the volume.
+        # The kernel does not remove a mounted device: the container would continue writing to the detached volume.
         if block_device and loop_devices.is_mounted(block_device) and self._guests.is_active(uuid):
             raise exception.DeviceDetachFailed(device=f"volume {device.volume_id}", reason="its file system is mounted")
         self._volumes.detach(instance, device)
@@ -224,7 +225,7 @@ class Volumes(devices.HotplugRole, guest_driver.Volumes):
             if device.connection.protocol == "file" and os.stat(device.connection.path).st_size < size_gb * _GIB:
                 os.truncate(device.connection.path, size_gb * _GIB)
             if loop_devices.refresh(loop) < size_gb * _GIB:
-                raise exception.VolumeExtendFailed(volume_id=device.volume_id, reason="its file has not grown")
+                raise exception.VolumeExtendFailed(volume_id=device.volume_id, reason="the volume's file has not grown")
         return True
 
     def is_extended(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:

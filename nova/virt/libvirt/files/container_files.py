@@ -1,8 +1,8 @@
 """The files of a container: its root file system, and its config drive as a file system.
 
-The root file system is a raw file of the guest's own, which libvirt mounts when the container starts. Its image is a
-file system, a disk whose largest Linux partition is one, or a tar archive (also compressed). The kernel of the host
-mounts these file systems, so images of tenants are as trusted as the kernel's file system drivers are safe."""
+The root file system is a raw file per guest, which libvirt mounts when the container starts. Its image is a file
+system, a partitioned disk whose largest Linux partition has a file system, or a tar archive (also compressed). The
+kernel of the host mounts these file systems, so an image could attack the kernel through its file system drivers."""
 
 import functools
 import json
@@ -24,16 +24,16 @@ _GIB = 1 << 30
 _MIB = 1 << 20
 _TIMEOUT = 600
 _DRIVE_LABEL = "config-2"
-# Magic numbers of compressed files by offset, and of a tar archive.
+# Offsets and magic numbers of compressed files (gzip, xz, zstd), and of a tar archive.
 _ARCHIVES = ((0, b"\x1f\x8b"), (0, b"\xfd7zXZ\x00"), (0, b"(\xb5/\xfd"), (257, b"ustar"))
 _EXT = ("ext2", "ext3", "ext4")
 # Partition types of Linux file systems: of an MBR, and of a GPT (data, x86-64 root, i386 root, ARM64 root).
 _LINUX = ("83", "0FC63DAF-8483-4772-8E79-3D69D8477DE4", "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709",
           "44479540-F297-41B2-9AF7-D131D5F0458A", "B921B045-1DF0-41C3-AF44-4C6F280D3FAE")
 
-# Unpacks an archive into a new file system. The mount exists in a mount namespace of its own, which ends with the
-# script; nothing in the archive is usable as a device or with the rights of its owner meanwhile. The processes are in a
-# namespace of their own, and end with their parent after a timeout.
+# Script that unpacks an archive into a new file system. The mount exists only in the script's own mount namespace;
+# nodev and nosuid make device files and set-user-id programs of the archive unusable. The own pid namespace ends all
+# processes when the script is killed at the timeout.
 _IN_NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
 _UNPACK = """set -e
 mount --make-rprivate /
@@ -44,7 +44,7 @@ umount "$2"
 
 
 def check(instance: Instance) -> None:
-    """Raise InvalidInput for disks that containers cannot have."""
+    """Raise InvalidInput if the server has a disk that containers cannot have."""
     flavor, problem = instance.flavor, ""
     if instance.volume_backed:
         problem = "a root disk on a volume"
@@ -71,7 +71,7 @@ def builders(instance: Instance, files: BootFiles) -> dict[str, Callable[[str], 
 
 
 def make_root(path: str, base: str, base_format: str, size: int) -> None:
-    """Create the root file system of ``size`` bytes (0: as large as the image) from a cached image. Raises
+    """Create the root file system of ``size`` bytes (0: size of the image) from a cached image. Raises
     FlavorDiskTooSmall, InvalidDiskInfo, InvalidInput, DiskFull."""
     if not os.path.isfile(base):
         raise exception.InvalidDiskInfo(reason="the server's image is not in the image cache of the host")
@@ -94,13 +94,13 @@ def grow_root(path: str, size: int) -> None:
     if os.stat(path).st_size < size:
         os.truncate(path, size)
     if _probe(path).get("TYPE") in _EXT:
-        # The exit code 1 means that errors were corrected.
+        # The exit code 1 of e2fsck means that errors were corrected.
         qemuimg.run(["sh", "-c", 'e2fsck -f -p "$1" || [ $? -eq 1 ]', "e2fsck", path], _TIMEOUT)
         qemuimg.run(["resize2fs", path], _TIMEOUT)
 
 
 def make_drive(source: str, path: str) -> None:
-    """Create a file system with the files of a config drive, since a kernel may lack the file systems of CDs."""
+    """Create an ext4 file system with the files of a config drive, since a kernel may not support ISO 9660 or vfat."""
     with tempfile.TemporaryDirectory() as place:
         if qemuimg.is_iso(source):
             _unpack_iso(source, place)
@@ -109,7 +109,7 @@ def make_drive(source: str, path: str) -> None:
         sizes = [os.stat(os.path.join(parent, name)).st_size for parent, _directories, names in os.walk(place)
                  for name in names]
         with open(path, "wb") as file:
-            # Each file may occupy a block more than its size.
+            # Twice the size of the files, since each file uses whole blocks and an inode.
             file.truncate(_MIB + 2 * sum(size + 8192 for size in sizes) // _MIB * _MIB)
         qemuimg.run(["mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-L", _DRIVE_LABEL, "-d", place, path],
                     _TIMEOUT)
@@ -163,7 +163,7 @@ def _reduce_to_file_system(path: str) -> None:
                                                "archive")
     try:
         table: dict[str, Any] = json.loads(qemuimg.run(["sfdisk", "--json", path], _TIMEOUT))["partitiontable"]
-    except ValueError as error:  # The names of partitions may have any characters.
+    except ValueError as error:  # not JSON: the names of partitions may contain any characters
         raise exception.InvalidDiskInfo(reason="the partition table of the image cannot be read") from error
     partitions = [item for item in table.get("partitions", []) if str(item.get("type", "")).upper() in _LINUX]
     if not partitions:

@@ -1,8 +1,8 @@
 """Copies of a guest's files from another host, made on the destination host of a move.
 
-A file gets its name when it is complete, and the directory records the source disks of the copy. So a copy continues
-after a crash, and files of an earlier copy are not used. Each file has a name that belongs to the server and a limit of
-its own, derived from the server's flavor and image, so the sum of their sizes is limited, too."""
+A file gets its final name when it is complete, and the directory records the source disks of the copy. So a copy
+continues after a crash, and files of an earlier copy are not used. Only the file names of the server are accepted, each
+with a maximum size from the server's flavor and image. So the sum of the sizes is limited, too."""
 
 import contextlib
 import errno
@@ -47,11 +47,11 @@ LOG = logging.getLogger(__name__)
 # File in the directory of an unfinished copy, with the token of its source disks.
 _COPIED_FROM = "copied-from"
 
-# Suffix of the file name of a cached image after its id: a digest of its verification and its source.
+# File name of a cached image after the image id: digests of its verification, and of the host it was copied from.
 _BASE = re.compile(r"(?P<variant>(-[0-9a-f]{32})?)(-from-[0-9a-f]{16})?\.(?P<format>raw|qcow2)")
-_ORIGIN = 16
+_ORIGIN = 16  # hexadecimal digits of the digest of a source host
 
-# Creates the file at this path.
+# A function that creates the file at a path.
 Copier = Callable[[str], None]
 
 
@@ -80,8 +80,8 @@ def complete(uuid: str) -> None:
 
 
 def receive(instance: Instance, place: str, file: DiskFile, source: DiskSource, seen: str = "") -> None:
-    """Copy one file; ``seen``: its directory on the source if this host can see it, or "". The source is not trusted:
-    only files of a guest are accepted, and none refers to another file of this host."""
+    """Copy one file to the directory ``place``. ``seen``: the file's directory on a shared file system, or "". The
+    source is not trusted: raises MigrationError for a file that is not of a guest, or refers to other files here."""
     check_name(file)
     copy = (functools.partial(_copy, os.path.join(seen, file.name), file.length) if seen else
             functools.partial(disk_server.fetch, instance.uuid, source, file.name, file.length))
@@ -90,7 +90,7 @@ def receive(instance: Instance, place: str, file: DiskFile, source: DiskSource, 
 
 
 def check_name(file: DiskFile) -> None:
-    """Raise MigrationError unless the name is that of a file which moves with a guest."""
+    """Raise MigrationError unless files with this name and format move with guests."""
     if disks.format_to_copy(file.name) != file.format:
         raise exception.MigrationError(reason=f"{file.name} ({file.format}) is not a file of a server")
 
@@ -114,13 +114,13 @@ def base_of(instance: Instance, file: DiskFile, source: DiskSource) -> str:
     copy = functools.partial(disk_server.fetch, instance.uuid, source, base_name(base.name), base.length)
     path = cache.adopt(name, copy, base.length)
     if disks.virtual_size(path, file.base_format) != base.size:
-        raise exception.MigrationError(reason=f"the host has another image named {base.name}")
+        raise exception.MigrationError(reason=f"the image {base.name} has another size in the cache of this host")
     return path
 
 
 # --- source ----------------------------------------------------------------------------------------------
 def describe(place: str) -> tuple[list[DiskFile], dict[str, DiskFile]]:
-    """Return the files that move with a guest, and their backing images by path."""
+    """Return the files in ``place`` that move with the guest, and their backing images by path."""
     moved: list[DiskFile] = []
     bases: dict[str, DiskFile] = {}
     for name in sorted(os.listdir(place)):
@@ -146,7 +146,7 @@ def serve(uuid: str, place: str, host: str, moved: list[DiskFile], bases: dict[s
 
 
 def base_name(name: str) -> str:
-    """Return the name of a backing image among the served files."""
+    """Return the name under which a backing image is served."""
     return f"base/{name}"
 
 
@@ -190,12 +190,12 @@ def _opened(path: str, length: int) -> Iterator[BinaryIO]:
 
 
 def keep(source: str, place: str, name: str) -> None:
-    """Copy a file of this host to ``name`` in ``place``, if it is missing there."""
+    """Copy the file ``source`` to the file ``name`` in the directory ``place``, unless that file exists."""
     directories.once(place, name, functools.partial(_copy, source, os.stat(source).st_size))
 
 
 def _copy_on_base(copy: Copier, file: DiskFile, base: str, path: str) -> None:
-    """Copy a disk and put it on this host's copy of its backing image."""
+    """Copy a disk, and set its backing file to ``base``, the backing image on this host."""
     copy(path)
     if file.format != "qcow2":
         return
@@ -213,7 +213,7 @@ def _copy_on_base(copy: Copier, file: DiskFile, base: str, path: str) -> None:
 
 
 _GIB, _MIB = 1 << 30, 1 << 20
-# Limits of a config drive (a vfat drive has this size) and of the variables of firmware.
+# Maximum bytes of a config drive (a vfat drive has exactly this size), and of the UEFI variables.
 _SMALL = 64 * _MIB
 
 
@@ -221,7 +221,7 @@ def check_allowed(instance: Instance, files: Sequence[DiskFile], bases: Sequence
     """Check the names and sizes of the server's files, and the backing image (in ``bases``) of its root disk, before a
     copy. Raises MigrationError."""
     if len({file.name for file in files}) < len(files):
-        raise exception.MigrationError(reason="the other host sends a file more than once")
+        raise exception.MigrationError(reason="the other host sends two files with the same name")
     allowed = dict(_allowed(instance))
     for file in files:
         most = allowed.get(file.name)
@@ -229,7 +229,7 @@ def check_allowed(instance: Instance, files: Sequence[DiskFile], bases: Sequence
             raise exception.MigrationError(reason=f"{file.name} is not a file of the server")
         if file.name == ROOT:
             base = _base(file, bases)
-            # A disk is never smaller than its backing image, which is no larger than a download of the image may be.
+            # The disk must not be smaller than its backing image, and the backing image not larger than the image.
             image = instance.image
             declared = (image.size or 0) if image is not None else 0
             _check_size(base, base.size, file.size)
@@ -248,7 +248,7 @@ def check_allowed(instance: Instance, files: Sequence[DiskFile], bases: Sequence
 
 
 def _allowed(instance: Instance) -> Iterator[tuple[str, int]]:
-    """Return (name, bytes) of the files that a server may have; 0 for a root disk with the size of its image."""
+    """Yield (name, maximum bytes) of the files that the server may have; 0 for a root disk: the size of its image."""
     if not instance.volume_backed:
         yield ROOT, 0 if is_iso(instance) else instance.flavor.root_gb * _GIB
         image = instance.image
@@ -265,7 +265,7 @@ def _allowed(instance: Instance) -> Iterator[tuple[str, int]]:
 
 
 def _base(file: DiskFile, bases: Sequence[DiskFile]) -> DiskFile:
-    """Return the backing image of the disk, of zero bytes if there is none."""
+    """Return the backing image of the disk; a DiskFile of zero bytes if the disk has none."""
     if not file.base:
         return DiskFile(name="")
     base = next((base for base in bases if base.name == file.base), None)

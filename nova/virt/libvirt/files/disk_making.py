@@ -33,7 +33,7 @@ _MKFS = {**{name: [f"mkfs.{name}", "-q", "-F", "-L"] for name in ("ext2", "ext3"
 
 
 def make(instance: Instance, files: BootFiles, host: str) -> None:
-    """Create missing files of a guest; existing files are kept. ``host`` becomes their owner. Raises
+    """Create missing files of a guest; existing files are kept. ``host`` becomes the owner of the files. Raises
     FlavorDiskTooSmall, InvalidDiskInfo, DiskFull."""
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
@@ -41,13 +41,13 @@ def make(instance: Instance, files: BootFiles, host: str) -> None:
             directories.once(place, name, build)
         drive = os.path.join(place, disks.CONFIG_DRIVE)
         if os.path.exists(drive):
-            os.chmod(drive, 0o600)  # Possibly created in its place.
+            os.chmod(drive, 0o600)  # the caller may have created the config drive in the directory, with another mode
 
 
 def make_anew(instance: Instance, files: BootFiles, host: str, token: str, keep_ephemerals: bool,
               give_up: Callable[[], None]) -> None:
     """Create all files of a guest again, and replace the existing ones after ``give_up()`` has removed the guest.
-    ``keep_ephemerals``: existing ephemeral disks stay. Raises as make() does; in this case nothing was removed."""
+    ``keep_ephemerals``: keep existing ephemeral disks. Raises the errors of make(), before anything is removed."""
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
         retained = {name for name in os.listdir(place) if keep_ephemerals and disks.is_ephemeral(name)}
@@ -56,16 +56,16 @@ def make_anew(instance: Instance, files: BootFiles, host: str, token: str, keep_
 
 
 def make_rescue(instance: Instance, image: Image, files: BootFiles, definition: str, host: str) -> None:
-    """Create the files of a rescue from ``image`` beside the guest's own; ``definition``: its current definition.
-    Raises as make() does, and InstanceNotRescuable."""
+    """Create the files of a rescue from ``image``, in addition to the guest's own. ``definition``: the guest's current
+    definition, stored for the end of the rescue. Raises InstanceNotRescuable, and the errors of make()."""
     most = rescue_disk_gb(instance)
-    # Checked also for an image that was already in the cache.
+    # The download checks the size, too, but not that of an image which was in the cache already.
     if files.root and most and os.path.exists(files.root) and virtual_size(
             files.root, format_of(files.root) or files.root_format) > most * _GIB:
         raise exception.InstanceNotRescuable(
             instance_id=instance.uuid, reason=f"image {image.id} is larger than the rescue disk, which may have "
                                               f"{most} GiB on this host")
-    # A flavor without sizes: the disk has the size of the image.
+    # With a flavor without sizes, the disk gets the size of the image.
     bare = msgspec.structs.replace(instance.flavor, root_gb=0, ephemeral_gb=0, swap=0)
     rescued = msgspec.structs.replace(instance, image=image, flavor=bare, block_devices=[])
     builders = {disks.RENAMED[name]: build for name, build in _builders(rescued, files).items()
@@ -73,7 +73,7 @@ def make_rescue(instance: Instance, image: Image, files: BootFiles, definition: 
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
         directories.once(place, disks.BEFORE_RESCUE, functools.partial(directories.write, definition))
-        directories.remove_files(instance.uuid, disks.RENAMED.values())  # Left by a failed rescue with another image.
+        directories.remove_files(instance.uuid, disks.RENAMED.values())  # from a failed rescue with another image
         for name, build in builders.items():
             directories.once(place, name, build)
 
@@ -116,7 +116,7 @@ def check_growth(local: LocalDisks, instance: Instance, flavor: Flavor) -> None:
 
 
 def grow(local: LocalDisks, instance: Instance) -> None:
-    """Grow the disks to the sizes of the instance; a swap disk of another size is removed for make()."""
+    """Grow the disks to the sizes of the instance. A swap disk of another size is removed: make() creates a new one."""
     if local.root is not None and local.root.device == "filesystem":
         container_files.grow_root(local.root.path, instance.flavor.root_gb * _GIB)
     elif local.root is not None and local.root.device == "disk":
@@ -130,7 +130,7 @@ def grow(local: LocalDisks, instance: Instance) -> None:
 
 def _check(kind: str, disk: LocalDisk, want: int) -> None:
     have = virtual_size(disk.path, disk.format)
-    # A flavor without a root disk takes it as large as it is.
+    # want is 0 for a flavor without a root disk: the disk keeps its size.
     if want and want < have:
         raise exception.ResizeError(
             reason=f"the {kind} disk of {have / _GIB:g} GiB cannot shrink to {want / _GIB:g} GiB")
@@ -145,7 +145,7 @@ def _make_root(path: str, base: str, base_format: str, instance: Instance, alone
     if not os.path.isfile(base):
         raise exception.InvalidDiskInfo(reason="the server's image is not in the image cache of the host")
     have = virtual_size(base, base_format)
-    # A flavor without a root disk takes the image as large as it is.
+    # With a flavor without a root disk, the disk gets the size of the image.
     want = instance.flavor.root_gb * _GIB or have
     if have > want:
         raise disk_too_small(want, have)
@@ -181,7 +181,7 @@ def _format(label: str, size: int, filesystem: str, path: str) -> None:
         with open(raw, "wb") as file:
             file.truncate(size)
         qemuimg.run([*command, raw], _MKFS_TIMEOUT)
-        os.chmod(raw, 0o644)  # The file is still empty.
+        os.chmod(raw, 0o644)  # for [libvirt]images_user; the disk contains no data of the guest yet
         qemuimg.convert(raw, "raw", path, "qcow2", size)
     finally:
         remove(raw)

@@ -1,4 +1,4 @@
-"""The present files of a guest: its disks, kernel, config drive and console log."""
+"""The files of a guest on this host: its disks, kernel, config drive and console log."""
 
 import contextlib
 import dataclasses
@@ -14,14 +14,14 @@ from nova.virt.images import qemuimg
 
 ROOT, SWAP, CONFIG_DRIVE, KERNEL, RAMDISK = "disk", "disk.swap", "disk.config", "kernel", "ramdisk"
 NVRAM = "nvram"
-TPM_STATES = {"1.2": "tpm-00.permall", "2.0": "tpm2-00.permall"}  # the names that swtpm gives them
-ROOT_FILE_SYSTEM = "rootfs.img"  # of a container: raw, without partitions
-# Names of the files of a rescue: the rescue disks, and the definition before.
+TPM_STATES = {"1.2": "tpm-00.permall", "2.0": "tpm2-00.permall"}  # TPM version -> file name of swtpm
+ROOT_FILE_SYSTEM = "rootfs.img"  # root disk of a container: raw, without partitions
+# Names of the files of a rescue: the rescue's boot files, and the guest's definition before the rescue.
 RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK = (
     f"{name}.rescue" for name in (ROOT, CONFIG_DRIVE, KERNEL, RAMDISK))
 RENAMED = {ROOT: RESCUE, CONFIG_DRIVE: RESCUE_DRIVE, KERNEL: RESCUE_KERNEL, RAMDISK: RESCUE_RAMDISK}
 BEFORE_RESCUE = "unrescue.xml"
-OF_RESCUE = (RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK, BEFORE_RESCUE)  # The last one is last in the order.
+OF_RESCUE = (RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK, BEFORE_RESCUE)  # removed in this order
 _EPHEMERAL = "disk.eph"
 _CONSOLE_LOG = "console.log"  # the log of the serial console, which virtlogd writes, rotates and keeps
 
@@ -43,7 +43,7 @@ class LocalDisk:
 
 @dataclasses.dataclass(frozen=True)
 class LocalDisks:
-    """The present files of a guest, in the order of its disks. ``nvram``: path of UEFI variables, present or not."""
+    """The existing files of a guest, in the order of its disks. ``nvram``: path of UEFI variables, existing or not."""
 
     console_log: str
     nvram: str = ""
@@ -60,14 +60,14 @@ def ephemeral_name(index: int) -> str:
 
 
 def name_in_metadata(name: str) -> str:
-    """Return the disk name used by nova.objects.servers.instance.disk_names(), or "" for any file but a local disk."""
+    """Return the disk's name of nova.objects.servers.instance.disk_names(), or "" if the file is not a local disk."""
     if is_ephemeral(name):
         return f"ephemeral{name.removeprefix(_EPHEMERAL)}"
     return {ROOT: "root", SWAP: "swap"}.get(name, "")
 
 
 def inspect_disks(instance: Instance) -> LocalDisks:
-    """Return the present files of a guest. Raises InvalidDiskInfo if its root disk is missing."""
+    """Return the existing files of a guest. Raises InvalidDiskInfo if its root disk is missing."""
     place = directories.directory(instance.uuid)
 
     def disk(name: str) -> LocalDisk | None:
@@ -137,8 +137,8 @@ def is_ephemeral(name: str) -> bool:
 
 
 def bases_in_use() -> set[str]:
-    """Return the paths of the backing images of this host's guests. Raises OSError if a disk cannot be read: then no
-    image may count as unused."""
+    """Return the paths of the backing images of this host's guests. Raises OSError if a disk cannot be read; then the
+    caller must not remove any image."""
     bases = set()
     for path in _guest_disks():
         with contextlib.suppress(FileNotFoundError, ValueError):
@@ -170,9 +170,9 @@ def console_log(uuid: str) -> str:
 
 
 def console_output(uuid: str, lines: int | None = None) -> bytes:
-    """Return the last ``lines`` of the log (None: all). Raises ConsoleLogUnavailable."""
+    """Return the last ``lines`` of the console log (None: all). Raises ConsoleLogUnavailable."""
     path = console_log(uuid)
-    # virtlogd renames a full piece to .0, the previous one to .1 and so on.
+    # virtlogd renames a full log file to .0, the previous .0 to .1, and so on.
     older = sorted((piece for piece in glob.glob(glob.escape(path) + ".*") if piece.rpartition(".")[2].isdigit()),
                    key=lambda piece: int(piece.rpartition(".")[2]))
     return console_logs.output([path, *older], uuid, lines)

@@ -1,8 +1,8 @@
-"""Loop devices of containers. A container can only have block devices: a volume that is a file gets a loop device here,
-and libvirt makes those of the container's own file systems.
+"""Loop devices of containers. A container can only have block devices. This module creates loop devices for volumes
+that are files; libvirt creates those for the container's own file systems.
 
-The volumes with a loop device are recorded as links in state_path, by server and serial number, so that devices are
-found again and removed after restarts of nova-compute or of the host."""
+A volume with a loop device is recorded as a link in state_path, by server and serial number. So its device is found
+again, and removed, after a restart of nova-compute or of the host."""
 
 import contextlib
 import glob
@@ -23,12 +23,12 @@ from nova.virt.images import qemuimg
 _DIRECTORY = "loop-devices"
 # Directory of links to the file systems of containers: libvirt refuses paths of more than 63 bytes for loop devices.
 _LINKS = "/run/nova-lxc"
-_TIMEOUT = 30
+_TIMEOUT = 30  # seconds of a losetup command
 
 
 def connect(uuid: str, serial: str, device: BlockDevice) -> BlockDevice:
-    """Return the volume of a container as a block device, with a loop device if it is a file. Raises InvalidDiskInfo.
-    A volume that is not connected keeps its loop device."""
+    """Return the volume of a container as a block device; a volume that is a file gets a loop device. A volume that is
+    not connected keeps the loop device that it has. Raises InvalidDiskInfo."""
     volume = device.connection
     record = os.path.join(_records(uuid), _name(serial))
     if volume is None:
@@ -41,7 +41,7 @@ def connect(uuid: str, serial: str, device: BlockDevice) -> BlockDevice:
         raise exception.InvalidDiskInfo(reason=f"volume {volume.volume_id} is {_description(volume)}, and containers "
                                                "can only have raw files and block devices")
     if volume.shareable:
-        raise exception.InvalidDiskInfo(reason="containers cannot share the file of a volume")
+        raise exception.InvalidDiskInfo(reason="containers do not support multi-attached volumes that are files")
     os.makedirs(os.path.dirname(record), exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(record)
@@ -53,7 +53,7 @@ def connect(uuid: str, serial: str, device: BlockDevice) -> BlockDevice:
 
 
 def link(uuid: str, path: str) -> str:
-    """Return a short path of a file system of the container."""
+    """Return a link with a short path to the file system ``path`` of the container."""
     os.makedirs(_LINKS, mode=0o711, exist_ok=True)
     short = os.path.join(_LINKS, f"{uuid}{os.path.splitext(path)[1]}")
     if not os.path.islink(short) or os.readlink(short) != path:
@@ -70,7 +70,7 @@ def device(uuid: str, serial: str) -> str | None:
 
 
 def refresh(loop: str) -> int:
-    """Let the device have the size of its file; return the size in bytes."""
+    """Grow the loop device to the size of its file; return the size in bytes."""
     qemuimg.run(["losetup", "--set-capacity", loop], _TIMEOUT)
     return size(loop)
 
@@ -81,7 +81,7 @@ def size(loop: str) -> int:
 
 
 def is_mounted(block_device: str) -> bool:
-    """Return True if a file system on the device is mounted, in whatever mount namespace."""
+    """Return True if a file system on the device is mounted, in any mount namespace."""
     try:
         os.close(os.open(block_device, os.O_RDONLY | os.O_EXCL))
     except OSError:

@@ -1,5 +1,5 @@
-"""The encrypted state of a guest's virtual TPM, which libvirt stores outside the guest's directory while the guest is
-defined. It moves with the guest as a file of the guest's directory."""
+"""The encrypted state of a guest's virtual TPM. libvirt stores the state outside the guest's directory while the guest
+is defined. For a move, the state is copied to a file in the guest's directory."""
 
 import grp
 import os
@@ -18,13 +18,13 @@ def keep(uuid: str, place: str) -> None:
     """Copy the state of a stopped guest's TPM to its files in ``place``."""
     for version, name in disks.TPM_STATES.items():
         path = os.path.join(_ROOT, uuid, _FOLDERS[version], name)
-        # The account of swtpm owns the folder: a link there must not make root copy another file.
+        # The user of swtpm can write in the directory: do not follow a link, by which root would copy another file.
         if os.path.isfile(path) and not os.path.islink(path):
             copies.keep(path, place, name)
 
 
 def restore(uuid: str, version: str | None) -> None:
-    """Move the state of a TPM of this version from the guest's directory to libvirt; remove other states."""
+    """Move a TPM state of this version from the guest's directory to libvirt. Remove states of other versions."""
     for saved, name in disks.TPM_STATES.items():
         path = os.path.join(directories.directory(uuid), name)
         if saved == version and os.path.exists(path):

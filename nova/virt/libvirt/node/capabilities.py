@@ -1,4 +1,4 @@
-"""Capabilities of the host and of its guests, parsed from libvirt's XML, also the resources of the host that can be
+"""Capabilities of the host and of its guests, parsed from libvirt's XML. Includes the resources of the host that can be
 dedicated to guests: NUMA cells, CPUs, and PCI devices."""
 
 import contextlib
@@ -25,7 +25,7 @@ from nova.virt.libvirt.xml.xmltree import attribute
 
 LOG = logging.getLogger(__name__)
 
-# Directories with descriptions of vhost-user back ends; one file in any of them is enough.
+# Directories with descriptions of vhost-user back ends. Shares need virtiofsd, described in one of these files.
 _VHOST_USER = ("/usr/share/qemu/vhost-user", "/etc/qemu/vhost-user")
 # Exclusive upper bound of CPU numbers in a list of siblings.
 _MOST_CPUS = 1 << 16
@@ -35,10 +35,10 @@ _ADDRESS = ("domain", "bus", "slot", "function")
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """Capabilities of the host. ``guests``: (architecture, hypervisor type, vm mode). ``features``: of the CPU of
-    guests. ``models``: CPU models that the host can provide; ``cpu_modes``: its CPU modes. ``emulators``: path of QEMU
-    and machine types by architecture. ``model_traits``: traits of the device models of its QEMU and kernel.
-    ``disk_buses``: of the default machine type."""
+    """Capabilities of the host. ``guests``: (architecture, hypervisor type, vm mode). ``features``: CPU features of
+    guests. ``models``: CPU models that guests can have; ``cpu_modes``: supported CPU modes. ``emulators``:
+    (architecture, path of QEMU, machine types). ``foreign``: other guest architectures than the host's.
+    ``model_traits``: traits for devices of QEMU and features of the kernel. ``disk_buses``: of the default machine."""
 
     arch: str
     host_uuid: str
@@ -51,9 +51,9 @@ class Capabilities:
     disk_buses: frozenset[str] = frozenset()
     video_models: frozenset[str] = frozenset()
     graphics: frozenset[str] = frozenset()
-    # NUMA topology; cpu_shared_set and cpu_dedicated_set divide its CPUs.
+    # NUMA topology, whose CPUs are split by cpu_shared_set and cpu_dedicated_set.
     cells: HostTopology | None = None
-    # Guests can have directories of the host.
+    # True if guests can mount directories of the host (shares).
     virtio_fs: bool = False
     uefi: bool = False
     secure_boot: bool = False
@@ -85,7 +85,7 @@ def of_host(connection: libvirt.virConnect) -> Capabilities:
 
 def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Settings,
               machines: tuple[str, ...]) -> Capabilities:
-    """Return ``host`` with the capabilities of guests on any of ``machines``, the default one first."""
+    """Return ``host`` with the capabilities of guests of the types ``machines``; the first is the default type."""
     buses: frozenset[str] = frozenset()
     videos: set[str] = set()
     graphics: set[str] = set()
@@ -97,7 +97,7 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
         try:
             text = connection.getDomainCapabilities(None, host.arch, machine, settings.virt_type)
         except libvirt.libvirtError:
-            continue  # Unknown machine type of this hypervisor.
+            continue  # The hypervisor does not have this machine type.
         root = ET.fromstring(text)  # noqa: S314 - libvirt's own output
         buses = buses or _values(root, "devices/disk", "bus")
         videos |= _values(root, "devices/video", "modelType")
@@ -120,8 +120,8 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
 
 def foreign(connection: libvirt.virConnect, host: Capabilities, settings: Settings,
             default_machines: Mapping[str, str]) -> tuple[GuestArchitecture, ...]:
-    """Return the architectures beside that of the host, out of those with a default machine type, for which the host
-    has a QEMU."""
+    """Return the guest architectures for which the host has a QEMU, without the host's own architecture.
+    ``default_machines``: default machine type by architecture; architectures without one are not offered."""
     architectures = []
     for name, _path, machines in host.emulators:
         types = {kind for arch, kind, _mode in host.guests if arch == name}
@@ -131,11 +131,11 @@ def foreign(connection: libvirt.virConnect, host: Capabilities, settings: Settin
         try:
             text = connection.getDomainCapabilities(None, name, default_machines[name], kind)
         except libvirt.libvirtError as error:
-            LOG.warning("Guests of architecture %s are not offered: %s", name, error)
+            LOG.warning("Not offering guests of the architecture %s: %s", name, error)
             continue
         root = ET.fromstring(text)  # noqa: S314 - libvirt's own output
         if name == "aarch64" and "efi" not in _values(root, "os", "firmware"):
-            LOG.warning("Guests of architecture %s are not offered: the host has no UEFI firmware for it", name)
+            LOG.warning("Not offering guests of the architecture %s: the host has no UEFI firmware for them", name)
             continue
         modes = {mode.get("name"): mode for mode in root.findall("cpu/mode") if mode.get("supported") == "yes"}
         models = {model.text for model in modes["custom"].findall("model") if model.get("usable") != "no"} \
@@ -143,7 +143,7 @@ def foreign(connection: libvirt.virConnect, host: Capabilities, settings: Settin
         mode, model = settings.cpu_mode, settings.cpu_model
         if mode is not None and (mode not in modes or (mode == "custom" and model not in models)):
             mode = None
-        # QEMU's default CPU for 64-bit ARM has 32 bits.
+        # Without a mode, QEMU would use a 32-bit CPU for guests of 64-bit ARM.
         if mode is None and "maximum" in modes and (settings.cpu_mode is not None or name == "aarch64"):
             mode = "maximum"
         architectures.append(GuestArchitecture(name, kind, mode, model if mode == "custom" else None, machines))
@@ -155,7 +155,7 @@ def _values(root: ET.Element, where: str, name: str) -> frozenset[str]:
 
 
 def _cpu_info(connection: libvirt.virConnect, root: ET.Element, cpu: ET.Element | None, arch: str) -> dict[str, Any]:
-    """Return the CPU in the form of os-hypervisors."""
+    """Return the description of the host's CPU for the API os-hypervisors."""
     if cpu is None:
         return {"arch": arch}
     topology, text = cpu.find("topology"), ET.tostring(cpu, encoding="unicode")
@@ -180,7 +180,7 @@ def _guest_features(connection: libvirt.virConnect, arch: str, machine: str, set
         cpu = ET.Element("cpu")
         ET.SubElement(cpu, "model").text = settings.cpu_model
     elif mode is not None and mode.get("supported") == "yes":
-        # The description of a mode has the elements of a CPU, in libvirt's order.
+        # The <mode> element has the child elements of a <cpu>, in libvirt's order.
         cpu = ET.Element("cpu")
         for child in mode:
             if child.tag in ("model", "vendor", "feature"):
@@ -256,12 +256,12 @@ def _configured(option: str, value: str | None, cpus: Collection[int]) -> set[in
     except exception.InvalidInput as error:
         raise exception.InvalidInput(reason=f"[compute]{option}: {error.kwargs['reason']}") from error
     if not named & set(cpus):
-        raise exception.InvalidInput(reason=f"[compute]{option} = {value} names no CPU of this host")
+        raise exception.InvalidInput(reason=f"[compute]{option} = {value} contains no CPU of this host")
     return named & set(cpus)
 
 
 def pci_devices(connection: libvirt.virConnect) -> list[PciDevice] | None:
-    """Return the PCI devices that match [pci]device_spec, or None. Raises InvalidInput."""
+    """Return the PCI devices that match [pci]device_spec, or None if none matches. Raises InvalidInput."""
     specs = pci_spec.parse(CONF.pci.device_spec)
     if not specs:
         return None
@@ -270,7 +270,7 @@ def pci_devices(connection: libvirt.virConnect) -> list[PciDevice] | None:
 
 
 def chosen(texts: Iterable[str], specs: Iterable[pci_spec.DeviceSpec]) -> list[PciDevice]:
-    """Return the devices for guests among these descriptions (PCI devices and network interfaces)."""
+    """Return the PCI devices that match ``specs``. ``texts``: libvirt's XML of PCI devices and network interfaces."""
     devices: dict[str, PciDevice] = {}
     interfaces: dict[str, list[str]] = {}
     for text in texts:

@@ -1,6 +1,6 @@
 """The report of the compute node: inventories, ratios, reservations, traits, host information.
 
-Traits are names of os-traits, also of the device models of QEMU and of features of the kernel."""
+Traits have names of os-traits. Some depend on the device models of QEMU and on features of the host's kernel."""
 
 import logging
 import re
@@ -27,7 +27,7 @@ _GIB = 1 << 30
 
 
 def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) -> ComputeNode:
-    """Return the node with current values."""
+    """Return the report of the node with current values."""
     _arch, memory, cpus, *_rest = connection.getInfo()
     name = host_report.node_name(host, connection.getHostname())
     identity = host_report.node_uuid(host, name)
@@ -50,7 +50,7 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
 
 
 def _supported(capabilities: Capabilities) -> list[tuple[str, str, str]]:
-    """Return the guest types that this host supports; KVM only if the driver uses KVM."""
+    """Return the guest types (architecture, hypervisor, mode) of this host; KVM only if the driver uses KVM."""
     offered = {capabilities.arch, *(architecture.name for architecture in capabilities.foreign)}
     kinds = {"kvm", "qemu"} if CONF.libvirt.virt_type == "kvm" else {CONF.libvirt.virt_type}
     return [triple for triple in capabilities.guests if triple[0] in offered and triple[1] in kinds]
@@ -119,7 +119,7 @@ def traits_of_containers(capabilities: Capabilities) -> list[str]:
                    hardware_values.architecture_trait(capabilities.arch), *capabilities.model_traits})
 
 
-# Property -> values -> QEMU devices of which a guest needs one.
+# Image property -> value -> QEMU devices. The host supports the value if its QEMU has one of these devices.
 _VIRTIO_NETWORK = ("virtio-net-pci", "virtio-net-ccw")
 _DEVICES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "hw_vif_model": {"virtio": _VIRTIO_NETWORK, **{name: (name,) for name in (
@@ -132,10 +132,10 @@ _DEVICES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "hw_usb_model": {"nec-xhci": ("nec-usb-xhci",), "qemu-xhci": ("qemu-xhci",)},
     "hw_viommu_model": {"intel": ("intel-iommu",), "virtio": ("virtio-iommu-pci",)},
     "hw_input_bus": {"virtio": ("virtio-tablet-pci",)}}
-# First libvirt version that supports the XML of a model.
+# Trait of a device model -> first libvirt version that can define the model.
 _LIBVIRT_SINCE = {"COMPUTE_SOUND_MODEL_VIRTIO": 10_004_000, "COMPUTE_VIOMMU_MODEL_VIRTIO": 8_003_000}
 
-# Script that limits the rates of an interface as libvirt does, for a test in a network namespace.
+# Script that limits the rates of an interface with the same commands as libvirt, to test the kernel in a namespace.
 _LIMITS = """set -e
 tc qdisc add dev lo root handle 1: htb default 1
 tc class add dev lo parent 1: classid 1:1 htb rate 8kbps ceil 8kbps
@@ -147,12 +147,12 @@ tc filter add dev lo parent ffff: protocol all u32 match u32 0 0 police rate 8kb
 
 
 def devices_of(emulator: str) -> frozenset[str] | None:
-    """Return the names of all devices of a QEMU, and -soundhw if it has that option; None if it cannot be run here."""
+    """Return the names of all devices of a QEMU, and "-soundhw" if QEMU has that option; None if it cannot be run."""
     try:
         devices = _output(emulator, "-device", "help")
         options = _output(emulator, "-help")
     except (OSError, subprocess.SubprocessError) as error:
-        LOG.warning("Cannot run %s to list its devices: %s. All usual device models count as present", emulator, error)
+        LOG.warning("Cannot list the devices of %s, assuming those of every recent QEMU: %s", emulator, error)
         return None
     names = set(re.findall(r'^name "([^"]+)"', devices, re.MULTILINE))
     return frozenset(names | ({"-soundhw"} if re.search(r"^-soundhw\b", options, re.MULTILINE) else set()))
@@ -180,14 +180,14 @@ def traits_of_devices(devices: frozenset[str] | None, libvirt_version: int, arch
 
 
 def network_traits() -> set[str]:
-    """Return the trait of hosts whose kernel limits the rates of interfaces, if this one does."""
+    """Return the trait for rate limits of interfaces, if the kernel of this host supports them."""
     try:
         done = subprocess.run(["unshare", "--net", "sh", "-c", _LIMITS], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError) as error:
-        LOG.warning("Cannot check whether the kernel limits the rates of interfaces: %s", error)
+        LOG.warning("Cannot check if the kernel can limit rates of interfaces, not offering quota:vif_*: %s", error)
         return set()
     if done.returncode:
-        LOG.info("The kernel does not limit the rates of interfaces (quota:vif_*): %s", done.stderr.strip())
+        LOG.info("The kernel cannot limit rates of interfaces, not offering quota:vif_*: %s", done.stderr.strip())
         return set()
     return {hardware_values.BANDWIDTH_LIMITS}
 

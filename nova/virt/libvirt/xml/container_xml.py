@@ -1,7 +1,7 @@
 """The definition of a container (virt_type lxc), and the check of the hardware that a server requests for it.
 
-A container has the kernel of its host: device models of an image do not apply to it, and promises that only a virtual
-machine can fulfil are refused."""
+A container has the kernel of its host. Device models in image properties are ignored; properties that need a virtual
+machine are refused."""
 
 import dataclasses
 import xml.etree.ElementTree as ET
@@ -22,13 +22,13 @@ from nova.virt.libvirt.xml.xmltree import element
 _INIT = "/sbin/init"
 # The mount point of the config drive in the container, from which cloud-init reads it.
 _CONFIG_DRIVE = "/config-drive"
-# Length of a period in microseconds, of which a CPU of the flavor is the whole.
+# Microseconds of a scheduling period. The quota is one whole period for each VCPU of the flavor.
 _PERIOD = 100_000
 
 
 def container_config(instance: Instance, settings: Settings, is_new: bool = True) -> GuestConfig:
-    """Return the checked configuration of a container. Raises InvalidInput naming the property or disk that containers
-    cannot have. Properties of a server that ran before are not refused."""
+    """Return the checked configuration of a container. Raises InvalidInput naming a property or disk that containers
+    cannot have, only if ``is_new``: a server that ran before is not refused."""
     wishes = Properties.of(instance)
     wanted = hardware(wishes, not is_new)
     if is_new:
@@ -58,19 +58,19 @@ def container_config(instance: Instance, settings: Settings, is_new: bool = True
 
 def container_xml(instance: Instance, config: GuestConfig, local: LocalDisks, volumes: Sequence[GuestDisk],
                   settings: Settings) -> str:
-    """Return the definition."""
+    """Return the definition of the container as domain XML."""
     domain = ET.Element("domain", type="lxc")
     element(domain, "uuid", instance.uuid)
     element(domain, "name", instance.name_by(settings.names))
     domain_xml.add_metadata(domain, instance, settings)
     element(domain, "memory", config.memory_mb * 1024, unit="KiB")
-    # libvirt limits a container to the memory, but not its swap.
+    # Add a hard limit, since libvirt limits a container to its memory, but does not limit its swap space.
     element(element(domain, "memtune"), "hard_limit", config.memory_mb * 1024, unit="KiB")
     pinned = sorted({host for _cpu, hosts in config.parts.pins for host in hosts})
     element(domain, "vcpu", config.vcpus, cpuset=guest_parts.numbers(pinned or config.parts.cpuset) or None)
     tune = element(domain, "cputune")
     limits = dict(config.cpu_limits)
-    # The container sees all CPUs of the host; the flavor's number of CPUs limits its time.
+    # The container sees all CPUs of the host. The flavor's VCPUs only limit its CPU time.
     limits = {"period": _PERIOD, "quota": config.vcpus * limits.get("period", _PERIOD), **limits}
     for tag in ("shares", "period", "quota"):
         if tag in limits:
@@ -84,7 +84,7 @@ def container_xml(instance: Instance, config: GuestConfig, local: LocalDisks, vo
     element(boot, "initenv", "OpenStack Nova", name="product_name")
     features = element(domain, "features")
     element(element(features, "capabilities", policy="default"), "mknod", state="off")
-    # libvirt would give a container without interfaces the network of the host.
+    # Without privnet, a container without interfaces would use the network of the host.
     element(features, "privnet")
     element(domain, "clock", offset="utc")
     element(domain, "on_poweroff", "destroy")

@@ -22,7 +22,7 @@ class KnownDisk:
 
 
 class Definition:
-    """The definition of a domain as returned by libvirt ("": none)."""
+    """The definition of a domain. ``text``: libvirt's XML; "": a definition without devices."""
 
     def __init__(self, text: str = "") -> None:
         root = ET.fromstring(text) if text else ET.Element("domain")  # noqa: S314 - libvirt's own output
@@ -43,15 +43,15 @@ class Definition:
                      if attribute(item, "mac", "address").lower() == mac.lower()), None)
 
 
-# Maximum number of characters of a definition; a large one has some ten thousand.
+# Maximum number of characters of a definition from another host, which is refused otherwise. Usual are some 10,000.
 _LONGEST = 1 << 20
 
-# Elements carried over with a device, in addition to its attributes, since the guest depends on them.
+# Child elements of a device that the guest can see. received() copies these and the attributes of the device.
 _SEEN = ("address", "target", "serial", "mac", "model")
 
 
 def received(text: str) -> str:
-    """Parse another host's definition: the lasting parts of devices, nothing of any host. Raises MigrationError."""
+    """Return another host's definition reduced to what the guest can see of its devices. Raises MigrationError."""
     if len(text) > _LONGEST:
         raise exception.MigrationError(reason="the other host's definition of the guest is too long")
     try:
@@ -77,8 +77,8 @@ def disk_key(item: ET.Element) -> str:
 
 
 def carry_over(devices: ET.Element, previous: Definition) -> None:
-    """Give the devices the addresses that they had, and the controllers of these addresses. Only for machines of the
-    same kind, which the caller checks."""
+    """Copy the addresses of the ``previous`` devices, and the controllers of these addresses, to the same devices. The
+    caller checks that both definitions have the same machine type."""
     previous_items = _keyed(previous.devices)
     present = _keyed(devices)
     for key, item in present.items():
@@ -97,7 +97,7 @@ def _target(item: ET.Element) -> tuple[str, str]:
 
 
 def _keyed(devices: ET.Element) -> dict[tuple[str, ...], ET.Element]:
-    """Return the devices by the key that identifies each in both definitions."""
+    """Return the devices by a key that identifies the same device in two definitions."""
     items: dict[tuple[str, ...], ET.Element] = {}
     for item in devices:
         key = _key(item)
@@ -124,7 +124,7 @@ def _key(item: ET.Element) -> tuple[str, ...]:
     return item.tag, kind
 
 
-# Bus of a disk -> its name in metadata, if its address is that of a drive. SATA disks are SCSI disks for guests.
+# Bus of a disk with an address of the type "drive" -> bus in metadata. In the guest, SATA disks are SCSI disks.
 _DRIVES = {"scsi": "scsi", "sata": "scsi", "ide": "ide"}
 
 

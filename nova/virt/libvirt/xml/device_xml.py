@@ -17,9 +17,9 @@ from nova.virt.libvirt.xml.xmltree import element
 
 # Protocols of network disks that QEMU itself implements.
 _NETWORK_PROTOCOLS = ("rbd", "iscsi", "nbd")
-# Protocols that pass the SCSI commands of a guest through.
+# Protocols of volumes that can receive the SCSI commands of a guest (device_type=lun).
 _PASSED_THROUGH = ("block", "iscsi")
-# PCI Express ports for fixed devices (screen, balloon and others), and spare ones for hotplug.
+# Numbers of PCI Express ports: for fixed devices (screen, balloon and others), and spare ones for hotplug.
 _PORTS_OF_HELPERS, _SPARE_PORTS = 6, 8
 
 
@@ -31,7 +31,7 @@ def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], int
         add_disk(devices, disk, config, settings)
     _add_controllers(devices, config, disks, len(interfaces) + len(shares), settings)
     for mapping in shares:
-        # A separate process serves this directory of the host to the guest.
+        # virtiofsd, a separate process, serves this directory of the host to the guest.
         item = element(devices, "filesystem", type="mount", accessmode="passthrough")
         element(item, "driver", type="virtiofs")
         element(item, "source", dir=mapping.path)
@@ -40,7 +40,7 @@ def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], int
         if is_plugged(vif):
             add_interface(devices, vif, config)
     for port in range(config.serial_ports):
-        # The first port is logged.
+        # Only the output of the first port is logged.
         serial = element(devices, "serial", type="tcp" if config.serial_tcp else "pty")
         if config.serial_tcp:
             element(serial, "source", mode="bind", host=settings.serial_listen, service=config.serial_tcp[port])
@@ -99,7 +99,7 @@ def _local_disk(devices: ET.Element, disk: GuestDisk, local: LocalDisk, settings
             discard=settings.discard if disk.device == "disk" else None)
     element(item, "source", file=local.path)
     if local.base is not None:
-        # The whole chain is declared, so that QEMU probes no file and the shared base image keeps its owner root.
+        # Declare all backing files, so that QEMU does not probe them and root remains owner of the shared base image.
         path, image_format = local.base
         base = element(item, "backingStore", type="file")
         element(base, "format", type=image_format)
@@ -115,7 +115,7 @@ def _volume(devices: ET.Element, disk: GuestDisk, volume: VolumeConnection, sett
         raise exception.InvalidDiskInfo(reason=f"volumes of the protocol {volume.protocol} are not supported")
     if disk.device == "lun" and volume.protocol not in _PASSED_THROUGH:
         raise exception.InvalidDiskInfo(
-            reason=f"device_type=lun: commands of guests cannot reach a volume of the protocol {volume.protocol}")
+            reason=f"device_type=lun: volumes of the protocol {volume.protocol} do not accept SCSI commands of guests")
     item = element(devices, "disk", type=kind, device=disk.device)
     # Bypass the page cache of the host wherever possible, since another host may read the volume next.
     cache = settings.cache if kind == "file" and not volume.shareable else "none"
@@ -160,7 +160,7 @@ def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[G
     if config.packed and (config.guest_agent or (settings.spice and settings.spice.agent)):
         _pack(element(devices, "controller", type="virtio-serial", index=0), config)
     if config.has_pcie:
-        # Every device has a port of its own, and ports cannot be added to a running guest.
+        # Every device needs its own port, and ports cannot be added to a running guest.
         own = len(disks) + others + len(config.parts.devices) + (2 if config.input_bus == "virtio" else 0)
         ports = settings.pcie_ports or own + _PORTS_OF_HELPERS + _SPARE_PORTS
         for index in range(1, ports + 1):
@@ -169,7 +169,7 @@ def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[G
 
 # --- interfaces ------------------------------------------------------------------------------------
 def is_plugged(vif: VIF) -> bool:
-    """Return True if the guest gets a device for the interface, that is, if the interface has a bridge."""
+    """Return True if the guest gets a device for the interface: if the interface has a bridge."""
     return bool(_bridge(vif))
 
 
@@ -221,7 +221,7 @@ def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) ->
             element(element(devices, "channel", type="spicevmc"), "target", type="virtio", name="com.redhat.spice.0")
     if config.video_model or seen:
         item = element(devices, "video")
-        # The attribute vram is in KiB; only these two models have it.
+        # The attribute vram is in KiB. Only the models vga and qxl have it.
         vram = config.video_ram * 1024 if config.video_model in ("vga", "qxl") else 0
         model = config.video_model or config.platform.video
         _pack(item, config, model == "virtio")
@@ -233,7 +233,7 @@ def _has_screen(settings: Settings) -> bool:
 
 
 def _pack(item: ET.Element, config: GuestConfig, is_virtio: bool = True) -> None:
-    """Let a virtio device use packed rings, if the guest is to have them."""
+    """Let a virtio device use packed rings, if the flavor or image requests them."""
     if config.packed and is_virtio:
         element(item, "driver", packed="on")
 

@@ -13,7 +13,7 @@ from nova.virt.libvirt.xml.layout import GuestDisk
 from nova.virt.libvirt.xml.settings import Settings
 from nova.virt.libvirt.xml.xmltree import clean, element
 
-# Marks a domain as Nova's; monitoring agents (ceilometer, exporters) read this element.
+# Namespace of the metadata element that marks a domain as Nova's. Monitoring agents (ceilometer, exporters) read it.
 NAMESPACE = "http://openstack.org/xmlns/libvirt/nova/1.1"
 
 # CPU mode -> further attributes of the CPU.
@@ -23,7 +23,7 @@ _CPU_ATTRIBUTES = {"host-model": {"check": "partial"}, "host-passthrough": {"che
 
 def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks: Sequence[GuestDisk],
                settings: Settings, previous: definition.Definition | None = None) -> str:
-    """Return the definition. Devices keep the addresses of the ``previous`` one if the machine is of the same kind."""
+    """Return the definition. Devices keep their addresses in ``previous`` if it has the same machine type."""
     domain = ET.Element("domain", type=config.virt_type)
     element(domain, "uuid", instance.uuid)
     element(domain, "name", instance.name_by(settings.names))
@@ -38,7 +38,7 @@ def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks
             element(tune, tag, value)
         guest_parts.add_pins(tune, config.parts)
     _system_information(domain, instance, config, settings)
-    # A new version of a machine type is another machine, so the guest keeps its version while the host supports it.
+    # The hardware differs between versions of a machine type: the guest keeps its version while the host supports it.
     had = previous.machine if previous is not None else ""
     family = {"pc": "pc-i440fx-", "q35": "pc-q35-"}.get(config.machine, f"{config.machine}-")
     guest = settings.architecture(config.architecture)
@@ -61,7 +61,7 @@ def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks
 
 
 def owner_of(metadata: str) -> str | None:
-    """Return the nova-compute host named by a domain's metadata element, or None. libvirt omits its namespace."""
+    """Return the nova-compute host in a domain's metadata element, or None. libvirt omits the element's namespace."""
     try:
         return ET.fromstring(metadata).findtext("{*}host")  # noqa: S314 - libvirt's own output
     except ET.ParseError:
@@ -113,7 +113,7 @@ def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Seq
         choice = element(boot, "firmware")
         for feature in ("secure-boot", "enrolled-keys"):
             element(choice, "feature", enabled="yes" if config.secure_boot else "no", name=feature)
-        # Beside the disks, so that it moves with them; a file that libvirt created itself stays.
+        # The UEFI variables are in the guest's directory and move with its disks; an existing file of libvirt is kept.
         had = previous.nvram if previous is not None else ""
         element(boot, "nvram", had if had and os.path.exists(had) else local.nvram)
     first = next((disk for disk in disks if disk.boot_order == 1), None)
@@ -122,7 +122,7 @@ def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Seq
         if local.ramdisk:
             element(boot, "initrd", local.ramdisk)
         root = f"root=/dev/{first.target}" if first is not None else ""
-        # Linux on a busy host concludes that the timer of an emulated CPU does not work, and panics.
+        # On a busy host, Linux may find that the timer of an emulated CPU does not work, and panic.
         timer = "no_timer_check" if config.virt_type == "qemu" and config.is_x86 else ""
         consoles = f"console=tty0 console={config.platform.console}"
         element(boot, "cmdline", " ".join(filter(None, (root, consoles, timer, config.command_line))))
@@ -136,7 +136,7 @@ def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Seq
 
 def _features(domain: ET.Element, config: GuestConfig) -> None:
     features = element(domain, "features")
-    # Only UEFI firmware brings ACPI tables to an ARM guest; other architectures do not have them.
+    # ARM guests have ACPI tables only with UEFI firmware; other architectures than x86 and ARM never have them.
     if config.is_x86 or (config.architecture == "aarch64" and config.uefi):
         element(features, "acpi")
     if config.is_x86:
@@ -159,7 +159,7 @@ def _features(domain: ET.Element, config: GuestConfig) -> None:
 
 def _cpu(domain: ET.Element, config: GuestConfig, settings: Settings) -> None:
     mode, model, arrangement = config.cpu_mode, config.cpu_model, config.topology
-    # Emulated guests recognize a hypervisor by a feature of their CPU.
+    # An emulated guest detects a hypervisor by the CPU feature "hypervisor", which hidden=True removes.
     unmarked = config.hidden and config.virt_type == "qemu" and config.is_x86
     if mode is None and unmarked:
         mode, model = "custom", "qemu64" if config.architecture == "x86_64" else "qemu32"

@@ -1,6 +1,6 @@
 """Virtual hardware of a guest: the requested hardware, validated and completed from the host's capabilities.
 
-Everything that follows (layout.py, domain_xml.py, device_xml.py) works with these plain values."""
+layout.py, domain_xml.py and device_xml.py create the definition of the guest from these values."""
 
 import dataclasses
 
@@ -15,8 +15,8 @@ from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings
 
 @dataclasses.dataclass(frozen=True)
 class GuestConfig(Hardware):
-    """The virtual hardware of one guest on this host, without its disks and interfaces. ``virt_type``: kvm or qemu.
-    ``serial_tcp``: TCP ports of the host for the serial ports; none: terminals of the host."""
+    """The virtual hardware of one guest on this host, without disks and interfaces. ``virt_type``: kvm or qemu.
+    ``serial_tcp``: TCP ports of the host for the serial ports (empty: the serial ports are terminals of the host)."""
 
     machine: str = "pc"
     virt_type: str = "qemu"
@@ -41,14 +41,14 @@ class GuestConfig(Hardware):
 
     @property
     def has_pcie(self) -> bool:
-        """Return True if every device sits on a PCI Express port of its own."""
+        """Return True if the machine has PCI Express, where each device needs its own port."""
         return "q35" in self.machine or self.machine.startswith("virt")
 
 
 def guest_config(instance: Instance, settings: Settings, existing: str | None = None) -> GuestConfig:
     """Parse and check the requested hardware. Raises InvalidInput naming the property that this host cannot provide.
-    ``existing``: the architecture of a defined guest, which stays ("": unknown); in this case properties that an
-    earlier release ignored are not refused. None: a new guest."""
+    ``existing``: architecture of a guest that was defined before ("": unknown); it does not change, and properties
+    that an earlier release ignored are not refused. None: a new guest."""
     if settings.virt_type not in ("kvm", "qemu"):
         raise exception.InvalidInput(reason=f"guests of type {settings.virt_type} are not supported")
     wishes = Properties.of(instance)
@@ -59,7 +59,7 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
         raise exception.InvalidInput(reason=f"hw_architecture={name} is not supported by this hypervisor")
     if existing is None and wanted.vm_mode not in ("", "hvm"):
         raise exception.InvalidInput(reason=f"hw_vm_mode={wanted.vm_mode} is not supported by this hypervisor")
-    if existing is None and wanted.hypervisor not in ("", "qemu", guest.virt_type):  # images say "qemu" for KVM, too
+    if existing is None and wanted.hypervisor not in ("", "qemu", guest.virt_type):  # images for KVM may have "qemu"
         raise exception.InvalidInput(reason=f"img_hv_type={wanted.hypervisor} is not supported by this hypervisor, "
                                             f"whose guests are of the type {guest.virt_type}")
     refuse_properties(wishes)
@@ -118,7 +118,7 @@ def _check_devices(wanted: Hardware, platform: Platform) -> None:
 
 
 def default_machine(settings: Settings, architecture: str = "") -> str:
-    """Return the operator's machine type for the architecture ("": of the host), else the usual one."""
+    """Return the default machine type of an architecture ("": that of the host): the configured or the usual one."""
     architecture = architecture or settings.arch
     return settings.machines.get(architecture) or platform_of(architecture).machine
 
@@ -128,7 +128,7 @@ def _machine(wanted: Hardware, guest: GuestArchitecture, settings: Settings) -> 
     if guest.machines:
         choice("hw_machine_type", requested or None, guest.machines)
     machine = requested or default_machine(settings, guest.name)
-    # A device that an i440FX board lacks was requested without a machine type: choose q35.
+    # The server requests a feature that i440FX machines lack, and no machine type: choose q35.
     if not requested and guest.name in X86 and is_i440fx(machine) and (
             wanted.secure_boot_wish == "required" or wanted.viommu_model):
         return "q35"
@@ -137,7 +137,7 @@ def _machine(wanted: Hardware, guest: GuestArchitecture, settings: Settings) -> 
     return machine
 
 
-# Requested host properties that this driver cannot provide; their traits keep such servers away from the host.
+# Extra specs and image properties that this driver does not support. It refuses servers that request them.
 REFUSED_SPECS = ("hw:pmem", "hw:cpu_realtime", "hw:mem_encryption", "hw:ephemeral_encryption",
                   "hw:maxphysaddr_mode", "accel:device_profile")
 REFUSED_PROPERTIES = ("hw_mem_encryption", "hw_ephemeral_encryption", "hw_firmware_stateless",

@@ -1,4 +1,4 @@
-"""Host resources dedicated to a guest, as domain XML: NUMA cells, CPUs, pages and devices."""
+"""Domain XML for host resources that are dedicated to a guest: NUMA cells, CPUs, memory pages and PCI devices."""
 
 import dataclasses
 import xml.etree.ElementTree as ET
@@ -11,13 +11,13 @@ from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.settings import Settings
 from nova.virt.libvirt.xml.xmltree import element
 
-# Values that every host fulfils.
+# Values of CPU policy and page size that need no dedicated resources.
 _NO_PROMISE = ("shared", "small", "any")
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A cell of the guest, and the host's cell for it. ``page_kb``: size of its huge pages, if any."""
+    """A NUMA cell of the guest. ``host_cell``: id of the host's cell. ``page_kb``: size of its huge pages, or None."""
 
     id: int
     cpus: tuple[int, ...]
@@ -28,7 +28,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class HostDevice:
-    """A device of the host. ``managed``: libvirt detaches it from the host's driver and returns it."""
+    """A PCI device of the host. ``managed``: libvirt detaches the device from the host's driver, and returns it."""
 
     address: str
     managed: bool = True
@@ -36,8 +36,8 @@ class HostDevice:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Dedicated resources of a guest. ``pins``: each CPU of the guest with its CPUs of the host; ``emulator``: CPUs for
-    the other threads. ``cpuset``: CPUs for a guest without cells. Empty: all CPUs."""
+    """Dedicated resources of a guest. ``pins``: each guest CPU, with the host CPUs that may run it; ``emulator``: host
+    CPUs for QEMU's other threads; ``cpuset``: host CPUs for a guest without cells. Empty: all CPUs."""
 
     cells: tuple[Cell, ...] = ()
     pins: tuple[tuple[int, tuple[int, ...]], ...] = ()
@@ -47,23 +47,23 @@ class Parts:
 
 
 def parts_of(instance: Instance, settings: Settings) -> Parts:
-    """Return the dedicated resources of a server. Raises InvalidInput if the server lacks promised ones."""
+    """Return the dedicated resources of a server. Raises InvalidInput if requested resources were not assigned."""
     devices = tuple(HostDevice(item.device.address, item.device.tags.get("managed", "yes") not in ("no", "false"))
                     for item in instance.pci_devices or ())
     alias = instance.flavor.extra_specs.get("pci_passthrough:alias")
     if alias and not devices:
-        raise exception.InvalidInput(reason=f"pci_passthrough:alias={alias}: the server has no devices of this host")
+        raise exception.InvalidInput(reason=f"pci_passthrough:alias={alias}: no device of this host was assigned")
     has = instance.numa_topology
     if has is not None:
         return dataclasses.replace(_cells(has, settings), devices=devices)
     requested = _requested(instance)
     if requested and guest_topology(instance.flavor, instance.image) is not None:
-        raise exception.InvalidInput(reason=f"{', '.join(requested)}: the server has no NUMA cells of this host")
+        raise exception.InvalidInput(reason=f"{', '.join(requested)}: no NUMA cell of this host was assigned")
     return Parts(cpuset=settings.shared_cpus, devices=devices)
 
 
 def _requested(instance: Instance) -> list[str]:
-    """Return the properties that promise cells, for an error message."""
+    """Return the properties of flavor and image that request NUMA cells, as name=value, for an error message."""
     names = ("hw:cpu_policy", "hw:numa_nodes", "hw:mem_page_size", "resources:PCPU")
     specs, properties = instance.flavor.extra_specs, instance.image.properties if instance.image else {}
     settings = [(name, specs[name]) for name in names if name in specs]
@@ -94,7 +94,7 @@ def _cells(has: GuestTopology, settings: Settings) -> Parts:
 # --- definition -----------------------------------------------------------------------------------
 def add_memory(domain: ET.Element, parts: Parts, shared: bool = False, locked: bool = False) -> None:
     """Append <memoryBacking> and, for cells, <numatune>. ``shared``: other processes of the host access the guest's
-    memory. ``locked``: the host does not swap it."""
+    memory. ``locked``: the host never swaps the guest's memory."""
     huge = [cell for cell in parts.cells if cell.page_kb]
     backing = element(domain, "memoryBacking") if huge or shared or locked else None
     if huge and backing is not None:
@@ -116,7 +116,7 @@ def add_memory(domain: ET.Element, parts: Parts, shared: bool = False, locked: b
 
 
 def add_pins(tune: ET.Element, parts: Parts) -> None:
-    """Fill in <cputune>."""
+    """Append the pinning of CPUs to <cputune>."""
     for cpu, hosts in parts.pins:
         element(tune, "vcpupin", vcpu=cpu, cpuset=numbers(hosts))
     if parts.emulator:
@@ -124,7 +124,7 @@ def add_pins(tune: ET.Element, parts: Parts) -> None:
 
 
 def add_cells(cpu: ET.Element, parts: Parts) -> None:
-    """Fill in <cpu>."""
+    """Append the NUMA cells to <cpu>."""
     if parts.cells:
         cells = element(cpu, "numa")
         for cell in parts.cells:

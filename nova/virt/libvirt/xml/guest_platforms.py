@@ -1,8 +1,8 @@
-"""Properties of the machines of each guest architecture, as QEMU builds them."""
+"""Properties of QEMU's machines, by guest architecture."""
 
 import dataclasses
 
-# Values of properties that this driver can define; node/inventory.py determines which of them this QEMU supports.
+# Values of image properties that this driver can define. node/inventory.py selects those that the host's QEMU supports.
 DISK_BUSES = ("virtio", "scsi", "sata", "ide", "usb")
 SCSI_MODELS = ("virtio-scsi", "lsilogic", "lsisas1068", "lsisas1078", "vmpvscsi", "ibmvscsi")
 VIF_MODELS = ("virtio", "e1000", "e1000e", "rtl8139", "ne2k_pci", "pcnet", "vmxnet3", "igb")
@@ -13,9 +13,9 @@ _PCI_SOUND = ("ac97", "es1370", "ich6", "ich9", "usb", "virtio")
 
 @dataclasses.dataclass(frozen=True)
 class Platform:
-    """Machines of an architecture. ``console``: the kernel's name of the first serial port. ``video`` and
-    ``input_bus``: of guests with a screen. ``uefi``: None, possible, or the default. ``serial_ports``: their maximum
-    number."""
+    """Machines of an architecture. ``machine``: the default machine type. ``console``: the kernel's name of the first
+    serial port. ``video`` and ``input_bus``: defaults for guests with a screen. ``uefi``: None (not supported),
+    "possible" or "default". ``serial_ports``: maximum number of serial ports."""
 
     machine: str
     console: str = "ttyS0"
@@ -46,7 +46,7 @@ _PLATFORMS = {
     "x86_64": _X86, "i686": _X86, "aarch64": dataclasses.replace(_ARM, uefi="default"),
     "armv7l": dataclasses.replace(_ARM, uefi="possible", smbios=False), "ppc64": _POWER, "ppc64le": _POWER,
     "riscv64": Platform("virt", disk_buses=("virtio", "scsi", "sata", "usb"), sound_models=_PCI_SOUND),
-    # Devices are on the channel subsystem, without PCI, USB and sound.
+    # s390x devices are on the channel subsystem. There is no PCI for guests, no USB and no sound.
     "s390x": Platform("s390-ccw-virtio", "ttysclp0", input_bus="virtio", watchdog="diag288", serial_ports=1,
                       disk_buses=("virtio", "scsi"), scsi_models=("virtio-scsi",), vif_models=("virtio",),
                       video_models=("virtio", "none"), sound_models=())}

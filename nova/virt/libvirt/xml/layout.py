@@ -1,7 +1,7 @@
 """Layout of a guest's disks: order, bus and device names.
 
-A disk keeps its name of the guest's last definition; otherwise it gets the requested name of its block device, or the
-first free one."""
+A disk keeps its name from the guest's previous definition. A new disk gets the requested name of its block device, or
+else the first free name."""
 
 import dataclasses
 import itertools
@@ -26,9 +26,9 @@ _NAME = re.compile(r"(?:/dev/)?(?:xvd|[vshf]d)([a-z]+)")
 
 @dataclasses.dataclass(frozen=True)
 class GuestDisk:
-    """A disk of a guest: a local file, a connected volume, or one that stays as it was defined (``kept``). ``target``:
-    its name in the guest (initially the requested one). ``boot_index``: requested position in the boot order (None: not
-    bootable); ``boot_order``: the resulting position, from 1 (0: none). ``secret``: libvirt's id of its key."""
+    """A disk of a guest: a local file, a connected volume, or the ``unchanged`` element of the previous definition.
+    ``target``: name in the guest (initially the requested name). ``boot_index``: requested position in the boot order
+    (None: not bootable); ``boot_order``: resulting position, from 1 (0: none). ``secret``: libvirt's id of the key."""
 
     key: str
     bus: str
@@ -54,8 +54,8 @@ def layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[Block
 
 def rescue_layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice], previous: Definition,
                   rescue: GuestDisk, stable: bool) -> tuple[GuestDisk, ...]:
-    """Return the layout of a rescued guest. The rescue disk comes after its own disks, which stay unchanged
-    (``stable``), or before them; then the guest's root disk is the second one."""
+    """Return the layout of a rescued guest. ``stable``: the rescue disk is the last disk, and the guest's own disks
+    keep their names. Otherwise the rescue disk is the first disk and the guest's root disk the second."""
     wanted = list(_wanted(config, local, block_devices, previous))
     if stable:
         return _named([*wanted, rescue], previous)
@@ -89,7 +89,7 @@ def _named(wanted: Sequence[GuestDisk], previous: Definition) -> tuple[GuestDisk
 
 
 def volume_disk(config: GuestConfig, device: BlockDevice, definitions: Sequence[Definition]) -> GuestDisk:
-    """Return a volume to attach to a guest with these definitions (live and persistent)."""
+    """Return the disk of a volume to attach, with a name that is free in the ``definitions`` (live and persistent)."""
     wanted = _volume(config, device, Definition())
     taken = {disk.target for definition in definitions for disk in definition.disks.values()}
     names = itertools.chain([_with_prefix(wanted)], _names(_PREFIXES.get(wanted.bus, "sd")))
@@ -101,11 +101,11 @@ def serial_of(device: BlockDevice) -> str:
     return device.serial or (device.connection.serial if device.connection else "") or device.volume_id or ""
 
 
-TPM = "tpm"  # stands for a volume in the name of the secret of a TPM
+TPM = "tpm"  # used in place of a volume id for the secret of a TPM
 
 
 def secret_of(server: str, volume: str) -> str:
-    """Return libvirt's id of the key of a server's encrypted volume, or of its TPM, the same on every host."""
+    """Return libvirt's id of the secret of a server's encrypted volume, or of its TPM. It is the same on all hosts."""
     return str(uuid.uuid5(_SECRETS, f"{server}/{volume}"))
 
 
@@ -132,7 +132,7 @@ def _wanted(config: GuestConfig, local: LocalDisks, block_devices: Sequence[Bloc
 
 
 def _file(config: GuestConfig, disk: LocalDisk, requested: BlockDevice | None) -> GuestDisk:
-    """Return a local disk, on the bus and at the boot position of its block device."""
+    """Return a local disk, with the bus and boot position that its block device requests."""
     kind = disk.device
     if requested is not None and requested.device_type in DEVICE_TYPES and kind == "disk":
         kind = requested.device_type

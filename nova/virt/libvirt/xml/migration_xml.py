@@ -8,19 +8,19 @@ from nova.virt.libvirt.xml.definition import Definition, disk_key
 from nova.virt.libvirt.xml.domain_xml import NAMESPACE
 from nova.virt.libvirt.xml.xmltree import attribute
 
-# Parts of the definition that the destination decides; all other parts are visible to the guest and stay.
+# Elements that are taken from the destination's definition. The guest sees the other elements, so they do not change.
 _OWN = ("metadata", "cputune", "numatune", "memoryBacking")
 
 
 def for_destination(text: str, there: str) -> str:
-    """Return ``text`` with the files, volumes, bridges and so on of the definition made by the destination (``there``).
-    Raises MigrationPreCheckError if the latter lacks a disk or an interface of the guest."""
+    """Return the guest's definition ``text`` with the files, volumes, bridges and so on of the destination's definition
+    ``there``. Raises MigrationPreCheckError if ``there`` lacks a disk or an interface of the guest."""
     ET.register_namespace("nova", NAMESPACE)
     root, other = ET.fromstring(text), ET.fromstring(there)  # noqa: S314 - libvirt's output, and our own
     for tag in _OWN:
         _replace(root, other, tag)
     mine, theirs = root.find("vcpu"), other.find("vcpu")
-    if mine is not None and theirs is not None:  # The destination selected the CPUs.
+    if mine is not None and theirs is not None:  # the host CPUs, which the destination selects
         mine.attrib.pop("cpuset", None)
         if theirs.get("cpuset"):
             mine.set("cpuset", theirs.get("cpuset", ""))
@@ -32,7 +32,7 @@ def for_destination(text: str, there: str) -> str:
     for disk in root.findall("devices/disk"):
         key = disk_key(disk)
         if key not in existing.disks:
-            raise exception.MigrationPreCheckError(reason=f"the destination does not have {key}")
+            raise exception.MigrationPreCheckError(reason=f"the destination does not have the guest's disk {key}")
         theirs_disk = existing.disks[key].element
         disk.set("type", theirs_disk.get("type", "file"))
         for tag in ("source", "auth", "backingStore"):
@@ -60,7 +60,7 @@ def _consoles(root: ET.Element, other: ET.Element) -> None:
     devices = root.find("devices")
     for twin in root.findall("devices/console"):
         if devices is not None and attribute(twin, "target", "type") == "serial":
-            devices.remove(twin)  # The first serial port, repeated by libvirt.
+            devices.remove(twin)  # libvirt's second element for the first serial port
     for mine, theirs in zip(root.findall("devices/serial"), other.findall("devices/serial"), strict=False):
         mine.set("type", theirs.get("type", "pty"))
         for tag in ("source", "protocol", "log", "alias"):

@@ -36,13 +36,13 @@ class GuestArchitecture:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Host-wide guest settings. ``owner`` is the nova-compute host that a domain belongs to. ``machines``: the default
-    machine type by architecture, ``machine_names`` all of the host's (empty: not known). ``host_serial`` is the serial
-    number guests show (None: the server's id; "": none). ``balloon_period`` in seconds, 0: no statistics.
-    ``pcie_ports`` 0: those that devices need, and a few. ``shared_cpus``: CPUs for guests without dedicated CPUs
-    (empty: all CPUs); ``cells``: these CPUs by NUMA cell of the host; ``page_kb``: size of a small page in KiB.
-    ``names``: template of the names of domains. ``foreign``: guest architectures other than that of the host.
-    ``secure_boot``: the host has firmware for it. ``tpm``: versions and models of virtual TPMs."""
+    """Host-wide guest settings. ``owner``: name of the nova-compute to which the domains belong. ``machines``: default
+    machine types by architecture; ``machine_names``: all machine types (empty: unknown). ``host_serial``: serial number
+    in SMBIOS (None: the server's id; "": none). ``balloon_period``: seconds between memory statistics (0: none).
+    ``pcie_ports``: 0 for the ports that devices need plus spare ones. ``shared_cpus``: host CPUs for guests without
+    dedicated CPUs (empty: all CPUs); ``cells``: these CPUs by NUMA cell; ``page_kb``: size of a small page in KiB.
+    ``names``: template of domain names. ``foreign``: other guest architectures than the host's. ``secure_boot``: the
+    host has firmware for secure boot. ``tpm``: versions and models of virtual TPMs."""
 
     owner: str
     virt_type: str = "kvm"
@@ -69,7 +69,7 @@ class Settings:
     tpm: frozenset[str] = frozenset()
 
     def architecture(self, name: str = "") -> GuestArchitecture | None:
-        """Return how guests of this architecture ("": the host's) run here; None if they do not."""
+        """Return the settings for guests of an architecture ("": the host's own), or None if it is not supported."""
         native = GuestArchitecture(self.arch, self.virt_type, self.cpu_mode, self.cpu_model, self.machine_names)
         return next((candidate for candidate in (native, *self.foreign) if candidate.name == (name or self.arch)), None)
 
@@ -106,7 +106,7 @@ def with_cpu(settings: Settings, modes: Collection[str], models: Collection[str]
         if model in models:
             return dataclasses.replace(settings, cpu_mode=mode, cpu_model=model)
     raise exception.InvalidInput(
-        reason=f"[libvirt]cpu_models {', '.join(CONF.libvirt.cpu_models) or '(empty)'}: the host has none of them")
+        reason=f"[libvirt]cpu_models {', '.join(CONF.libvirt.cpu_models) or '(empty)'}: none is possible on this host")
 
 
 def with_cells(settings: Settings, topology: HostTopology | None) -> Settings:
@@ -149,7 +149,7 @@ def _host_serial(kind: str, host_uuid: str) -> str | None:
     if kind == "none":
         return ""
     if kind in ("os", "auto"):
-        with contextlib.suppress(OSError):  # in a container it may be a directory
+        with contextlib.suppress(OSError):  # in a container, the path may be a directory
             if identity := (files.text_of(_MACHINE_ID) or "").strip():
                 return str(uuid.UUID(identity))
     if kind == "os":

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 
 def element(parent: ET.Element, tag: str, text: object = None, **attributes: object) -> ET.Element:
-    """Append a child with text and attributes. None values are left out; a trailing _ of a name is dropped."""
+    """Append a child with text and attributes. None values are omitted; a trailing _ of a name is removed."""
     child = ET.SubElement(parent, tag, {name.rstrip("_"): str(value) for name, value in attributes.items()
                                         if value is not None})
     if text is not None:
