@@ -24,8 +24,7 @@ USAGES = tables.quota_usages
 # Resource name of a quota set -> its option in [quota]. Only injected_file_path_bytes has another name there.
 RESOURCES = {"injected_file_path_bytes" if option == "injected_file_path_length" else option: option
              for option in QUOTAS}
-# The counters of quota_usages.
-COUNTED = ("instances", "cores", "ram")
+COUNTED = ("instances", "cores", "ram")  # the counters of quota_usages
 _CLASS = "class:"
 _DEFAULT = _CLASS + "default"
 _UNLIMITED = 2**63 - 1  # the greatest value of the counters

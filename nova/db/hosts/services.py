@@ -22,8 +22,7 @@ TABLE = tables.services
 DELETED_HOSTS = tables.deleted_hosts
 COMPUTE = "nova-compute"
 _NEXT = TABLE.c.generation + 1
-# Hidden from os-services; visible only to operators of this deployment.
-HIDDEN = frozenset({"nova-api"})
+HIDDEN = frozenset({"nova-api"})  # hidden from os-services; visible only to operators of this deployment
 _WAY_OUT = "remove the file \"deployment\" in its state_path"
 
 

@@ -36,8 +36,7 @@ GO_ALONG = (ACTIONS, MIGRATIONS, tables.external_events, tables.security_group_m
             tables.console_tokens)
 # Tables in which a row protects its instance from the purge, because work on it is pending.
 KEEP = (tables.evictions, tables.fixed_ips, tables.floating_ips, tables.volumes, tables.share_accesses)
-# Number of rows per page.
-PAGE = 200
+PAGE = 200  # number of rows per page
 _ENDED_AT = sa.func.coalesce(INSTANCES.c.terminated_at, INSTANCES.c.updated_at, INSTANCES.c.created_at)
 
 Removed = collections.Counter[str]

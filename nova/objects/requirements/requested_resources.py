@@ -22,8 +22,7 @@ from nova.objects.volumes.share import VIRTIO_FS
 LOG = logging.getLogger(__name__)
 
 PCPU = "PCPU"
-# Trait of a host whose guests may share volumes.
-MULTIATTACH = "COMPUTE_VOLUME_MULTI_ATTACH"
+MULTIATTACH = "COMPUTE_VOLUME_MULTI_ATTACH"  # trait of a host whose guests may share volumes
 HYPERTHREADING = "HW_CPU_HYPERTHREADING"
 
 _SUFFIX = r"(?P<suffix>[a-zA-Z0-9_-]{1,64})?"
