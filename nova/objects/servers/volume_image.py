@@ -85,5 +85,6 @@ def devices_of(image: Image) -> list[DeviceOfImage]:
 
 
 def without_description(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties without the description of volumes; the server made from the image has them, too."""
+    """Return the properties of an image without its description of volumes, as a server that boots from it gets them.
+    """
     return {name: value for name, value in properties.items() if name not in PROPERTIES}
