@@ -71,7 +71,7 @@ def compiled(pattern: str) -> Expression:
 def finder(pattern: str, literal: bool = False, before: str = "") -> Finder | None:
     """Return a function that finds lines of a text in which the compiled pattern follows ``before``.
 
-    The function may also find lines that do not match. Line ends within a value must have been replaced by "\r".
+    The function may also find lines that do not match. The caller has replaced line ends within a value by "\\r".
     ``literal``: the pattern is plain text. Return None if the expression has one of ``_NO_LINES`` or is too expensive.
     """
     import re2

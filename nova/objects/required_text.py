@@ -21,7 +21,7 @@ _MIN_LENGTH = 2
 
 
 class Required(NamedTuple):
-    """What a match must contain: all of ``texts``, and of each tuple in ``choices`` at least one alternative."""
+    """Texts that a match must contain: all ``texts``, and at least one alternative of each tuple in ``choices``."""
 
     texts: tuple[str, ...] = ()
     choices: tuple[tuple[Required, ...], ...] = ()

@@ -235,7 +235,7 @@ def room(connection: sa.Connection, account: Account, cores: int, ram: int, min_
     Raises OverQuota if fewer than ``min_count`` servers fit, QuotaLimit if there are too many interfaces."""
     project_id, user_id, project, used = account.project_id, account.user_id, account.of_project, account.used
     counted = interfaces > 0 and project["fixed_ips"] >= 0
-    if counted or not {"", user_id} <= used.keys():  # The first servers of a project or user.
+    if counted or not {"", user_id} <= used.keys():  # A row is missing: first server.
         used = lock(connection, project_id, ("", user_id))
     per_server = {"instances": 1, "cores": cores, "ram": ram}
     count = min(_room(project, used[""], per_server, min_count, max_count),

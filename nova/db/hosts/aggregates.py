@@ -34,7 +34,7 @@ def get(connection: sa.Connection, aggregate_id: int) -> Aggregate:
 
 
 def of_host(connection: sa.Connection, host: str) -> list[Aggregate]:
-    """Return the aggregates of a host, oldest first. Others, which may have long lists of hosts, are not read."""
+    """Return the aggregates of a host, oldest first. Other rows, whose lists of hosts may be long, are not read."""
     named = sa.type_coerce(TABLE.c.hosts, sa.Text).contains(msgspec.json.encode(host).decode(), autoescape=True)
     aggregates = rows.to_objects(Aggregate, connection.execute(sa.select(TABLE).where(named).order_by(TABLE.c.id)))
     return [aggregate for aggregate in aggregates if host in aggregate.hosts]

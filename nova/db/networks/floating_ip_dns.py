@@ -32,7 +32,7 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?")
 
 # --- domains -------------------------------------------------------------------------------------
 def index(connection: sa.Connection, project_id: str | None = None) -> list[Domain]:
-    """Return the domains that a project may see (None: all domains), by name."""
+    """Return the domains that a project may see (None: all domains), sorted by name."""
     return rows.to_objects(Domain, connection.execute(
         sa.select(DOMAINS).where(*rows.equal_or_null(DOMAINS.c.project_id, project_id)).order_by(DOMAINS.c.domain)))
 

@@ -182,7 +182,7 @@ def create(connection: sa.Connection, name: str, uuid: str | None = None, parent
 
 def update(connection: sa.Connection, uuid: str, name: str, parent_uuid: str | None, reparent: bool,
            move: bool) -> ProviderView:
-    """Rename a provider and, if ``reparent``, set its parent. ``move``: whether its present parent may be replaced.
+    """Rename a provider and, if ``reparent``, set its parent. ``move``: True if its present parent may be replaced.
     Raises ProviderNotFound, UnknownProvider, OwnedByNova, DuplicateProvider, Invalid."""
     new_root = _parent(connection, parent_uuid, lock=False).root_uuid if reparent and parent_uuid is not None else uuid
     row = _held(connection, uuid, *({new_root} - {uuid}))

@@ -20,7 +20,7 @@ _dialects: dict[str, sa.Dialect] = {}
 
 
 class Execution:
-    """Context of one execution for listeners: those attributes of SQLAlchemy's ExecutionContext that Nova's use."""
+    """Context of one execution: the attributes of SQLAlchemy's ExecutionContext that Nova's listeners use."""
 
     __slots__ = ("compiled", "compiled_parameters", "isinsert", "isupdate", "nova_lengths_checked", "root_connection")
 

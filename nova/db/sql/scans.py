@@ -241,7 +241,7 @@ def window_end(connection: sa.Connection, parts: Sequence[Range], rows: int, aft
 
 
 def at_most(parts: Sequence[Range], rows: int) -> sa.Subquery:
-    """Return a subquery of the ids of the first ``rows`` rows of each range. No query plan reads more rows of it."""
+    """Return a subquery of the ids of the first ``rows`` rows of each range, so that no query plan reads more rows."""
     table = parts[0].table
     selects = [statement.limit(rows) for part in parts for statement in part.selects([table.c.id])]
     if len(selects) == 1:

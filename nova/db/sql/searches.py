@@ -95,7 +95,7 @@ class Page(NamedTuple):
     """A page of rows, to be read within the transaction.
 
     ``last``: the unique column of the final row of the page if more rows may follow. Without it, a page with fewer rows
-    than its limit ends the list. It always belongs to a row of the list, since a client may see it as a marker.
+    than its limit ends the list. ``last`` is always of a row that the caller may see, since clients get it as a marker.
     """
 
     rows: Iterator[sa.Row[Any]]
@@ -226,7 +226,7 @@ def _windows(connection: sa.Connection, search: Search, keys: list[Any], limit: 
         end = scans.window_end(connection, ranges, FEW, after)
         remaining = None if limit is None else limit - len(keys)
         statement = scans.page(ranges, search.columns(), None if search.expressions else remaining, after, end,
-                               window=(2 * FEW, search.conditions(column)))  # twice: rows may be new in the window
+                               window=(2 * FEW, search.conditions(column)))  # twice, since rows may be added
         keys += _keys(connection, search, statement, remaining)
         if end is None:
             return

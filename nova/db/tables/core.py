@@ -300,7 +300,7 @@ instances = table(
     Index("ix_instances_usage", "project_id", "uuid", "launched_at", "terminated_at"),
     Index("ix_instances_by_uuid", "deleted", "uuid"),
     Index("ix_instances_text_block", "deleted", "text_block", "id"),
-    # A filter or sort key is the first column after "deleted", followed by the default order of lists.
+    # Columns of these indexes: "deleted", a filter or sort key, and the default order of lists.
     *(Index(f"ix_instances_by_{name}", "deleted", name, "created_at", "uuid") for name in SORTED),
 )
 

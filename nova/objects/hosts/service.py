@@ -17,7 +17,7 @@ _CONNECTOR = 16 * 1024  # maximum size in bytes of a host's volume connector
 
 
 class Service(Object, kw_only=True):
-    """A service as shown by os-services. ``up`` is decided by the conductor's clock."""
+    """A service as shown by os-services. ``up``: calculated by the conductor."""
 
     id: int = 0
     uuid: str
