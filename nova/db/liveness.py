@@ -1,5 +1,4 @@
-"""Liveness of services, of a row and as SQL conditions: a service is alive if it sent a heartbeat within
-service_down_time."""
+"""Liveness of services (a heartbeat within service_down_time), computed from a row or as an SQL condition."""
 
 import datetime
 from typing import Any

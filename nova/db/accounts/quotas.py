@@ -87,8 +87,7 @@ def set_class_limits(connection: sa.Connection, name: str, changes: dict[str, in
 
 
 def set_limits(connection: sa.Connection, project_id: str, user_id: str | None, changes: dict[str, int]) -> None:
-    """Merge ``changes`` into the limits of the user or (None) of the project. Raises InvalidInput for unknown resources
-    and limits below -1."""
+    """Merge ``changes`` into the limits of the project (or of a user in it). Raises InvalidInput for invalid limits."""
     for name, value in changes.items():
         if name not in RESOURCES or not -1 <= value <= 0x7FFFFFFF:
             raise exception.InvalidInput(reason=f"{value} is not a limit of {name}")
@@ -193,8 +192,7 @@ class Account:
 
 
 def account(connection: sa.Connection, project_id: str, user_id: str, flavor_id: str) -> tuple[Account, Flavor]:
-    """Return limits and usage, and the flavor, by one statement. Raises FlavorNotFound, also for a flavor that the
-    project may not see."""
+    """Return limits and usage, and a flavor that the project may see, by one statement. Raises FlavorNotFound."""
     stored = hot.execute(connection, _account(), {
         "project": project_id, "user": user_id, "this": flavor_id}).all()
     if not stored:
@@ -300,8 +298,7 @@ def check_waiting(connection: sa.Connection, instance: Instance) -> None:
 
 
 def grow(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, instances: int = 0) -> None:
-    """Spend quota for a server that gets a larger flavor or is restored (negative amounts are ignored). Raises
-    OverQuota."""
+    """Spend quota for a server that gets a larger flavor or is restored; ignore negative amounts. Raises OverQuota."""
     growth = {"instances": instances, "cores": max(cores, 0), "ram": max(ram, 0)}
     if not any(growth.values()):
         return

@@ -64,8 +64,7 @@ class FloatingAddresses(Check):
 
 
 class Operations(Check):
-    """Check that an instance with a task state has a running action, and that a running or queued action belongs to an
-    existing instance."""
+    """Check that an instance with a task state has a running action, and that each open action has an instance."""
 
     subjects = (sa.select(ACTIONS.c.instance_uuid).where(ACTIONS.c.outcome.is_(None)),
                 sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), sa.or_(

@@ -299,8 +299,8 @@ def _update_inventory(connection: sa.Connection, provider_uuid: str, resource_cl
 
 # --- removal ---------------------------------------------------------------------------------
 def remove_host(connection: sa.Connection, host: str) -> list[str]:
-    """Remove all nodes of a host with their claims; return their uuids. Raises ServiceInUse if servers are on the host,
-    or move from or to it."""
+    """Remove all nodes of a host with their claims; return their uuids. Raises ServiceInUse if the host has servers or
+    migrations."""
     uuids = list(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.host == host).order_by(TABLE.c.uuid)))
     remove(connection, uuids)
     # Query while the nodes are locked: each transaction that claimed earlier has also written its instance.

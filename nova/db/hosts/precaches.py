@@ -41,8 +41,7 @@ class HostDone:
 
 
 def ask(connection: sa.Connection, aggregate_id: int, hosts: Sequence[str], images: Sequence[Image]) -> None:
-    """Record the request that the hosts fetch these images. Results of earlier requests for the aggregate are
-    deleted."""
+    """Record the request that the hosts fetch these images. Delete results of earlier requests for the aggregate."""
     wanted = TABLE.c.image_id.in_([image.id for image in images])
     connection.execute(sa.delete(TABLE).where(TABLE.c.aggregate_id == aggregate_id, sa.or_(~_OPEN, wanted)))
     now = clock.now()

@@ -105,8 +105,7 @@ def _before_latest() -> sa.ColumnElement[Any]:
 
 
 def _boots(connection: sa.Connection) -> list[int]:
-    """Return the completed builds of each of the past minutes. -1: the minute began before the oldest examined
-    action."""
+    """Return the completed builds of each past minute; -1 if it began before the oldest examined action."""
     now = clock.now()
     ends = [now - datetime.timedelta(minutes=minute) for minute in range(_MINUTES, -1, -1)]
     done = sa.and_(ACTIONS.c.operation == "build", ACTIONS.c.outcome == "success")

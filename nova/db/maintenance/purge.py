@@ -172,8 +172,7 @@ def _kinds(what: What) -> list[_Kind]:
 
 
 def _has_newer(number: int) -> Iterator[sa.ColumnElement[bool]]:
-    """Return the condition that the server of an action has ``number`` newer actions. Only these are read, in the
-    index."""
+    """Return the condition that the server of an action has ``number`` newer actions. Only these are read (index)."""
     if number:
         newer = ACTIONS.alias()
         yield sa.select(newer.c.id).where(newer.c.instance_uuid == ACTIONS.c.instance_uuid, newer.c.id > ACTIONS.c.id) \

@@ -180,8 +180,7 @@ def renew_of(connection: sa.Connection, owners: Mapping[str, str], until: dateti
 
 
 def expired(connection: sa.Connection, now: datetime.datetime, limit: int, of_hosts: bool = True) -> list[Action]:
-    """Return unfinished actions with expired leases, oldest lease first. Actions of hosts are included if ``of_hosts``.
-    """
+    """Return unfinished actions with expired leases, oldest lease first; without ``of_hosts``, none of hosts."""
     # A lease of an owner that ends after this time was written before the clock was set back, and counts as expired.
     never = TABLE.c.lease_until > now + datetime.timedelta(seconds=_LEASES * CONF.conductor.lease)
     statement = (sa.select(TABLE).where(sa.or_(

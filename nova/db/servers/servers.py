@@ -109,8 +109,7 @@ def get_many(connection: sa.Connection, uuids: Sequence[str], host: str = "") ->
 
 
 def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> None:
-    """Write columns of an instance, with ``updated_at`` and the columns derived from them. If an indexed text changes,
-    the instance leaves its block of the text index."""
+    """Write columns, ``updated_at`` and derived columns. An instance whose indexed texts change leaves its block."""
     values = {"updated_at": clock.now(), **changes}
     if "network_info" in changes:
         values["addresses"] = addresses_of(changes["network_info"])
@@ -199,8 +198,7 @@ def runnable(connection: sa.Connection, host: str, uuids: Sequence[str]) -> dict
 
 
 def with_interfaces(connection: sa.Connection, after: str, limit: int) -> list[Any]:
-    """Return rows of servers with uuids greater than ``after``: uuid, project_id, host, network_info, action_uuid,
-    task_state."""
+    """Return rows with uuid, project_id, host, network_info, action_uuid and task_state of servers after ``after``."""
     columns = (TABLE.c.uuid, TABLE.c.project_id, TABLE.c.host, TABLE.c.network_info, TABLE.c.action_uuid,
                TABLE.c.task_state)
     return list(connection.execute(sa.select(*columns).where(

@@ -69,10 +69,8 @@ def _as_cross_join(element: Driven, compiling: Any, **options: Any) -> str:
 @dataclasses.dataclass(frozen=True)
 class Range:
     """The rows of one range. ``nulls``: True if the first column of the order is null in all rows, False if in none,
-    None if the column cannot be null.
-
-    ``index``: the index with the order of the range; None if rows must be sorted. ``constant``: columns that are null
-    in all rows."""
+    None if it cannot be null. ``index``: the index with the order of the range; None if rows must be sorted.
+    ``constant``: columns that are null in all rows."""
 
     table: sa.Table
     order: Order
@@ -84,8 +82,7 @@ class Range:
 
     def selects(self, columns: Sequence[sa.ColumnElement[Any]], after: Place | None = None, until: Place | None = None,
                 where: Conditions = ()) -> list[sa.Select[Any]]:
-        """Return a SELECT, in order, for each piece of the range between the places ``after`` (exclusive) and ``until``
-        (inclusive)."""
+        """Return a SELECT, in order, for each piece of the range after ``after``, up to and including ``until``."""
         statement = sa.select(*columns).where(*self.where, *where)
         if not isinstance(self.prefix, Mapping):
             few = sa.select(self.table.c.id).where(self.prefix).limit(_ALL).subquery()
@@ -147,8 +144,7 @@ class Range:
 
 
 def ranges(table: sa.Table, order: Order, prefixes: Sequence[Prefix], where: Conditions = ()) -> list[Range]:
-    """Return the ranges for these prefixes, of indexes that begin with the columns of a prefix, followed by ``order``.
-    """
+    """Return the ranges for these prefixes, of indexes that begin with the columns of a prefix and then ``order``."""
     pieces: list[Range] = []
     first = table.c[order[0][0]]
     for prefix in prefixes:
@@ -165,8 +161,7 @@ def ranges(table: sa.Table, order: Order, prefixes: Sequence[Prefix], where: Con
 
 @functools.lru_cache(1000)
 def _index(table: sa.Table, equal: frozenset[str], order: tuple[str, ...]) -> str | None:
-    """Return the name of the index whose first columns are ``equal``, followed by those of ``order`` (or the first of
-    these), or None."""
+    """Return the name of the index that begins with the columns ``equal``, then (first of) ``order``, or None."""
     for index in table.indexes:
         names = [column.name for column in index.columns]
         rest = names[len(equal):]

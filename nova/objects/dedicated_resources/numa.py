@@ -193,8 +193,7 @@ def _placements(choices: Sequence[dict[int, GuestCell]], taken: frozenset[int]) 
 
 
 def _matchable(choices: Sequence[dict[int, GuestCell]], taken: frozenset[int]) -> bool:
-    """Return True if each guest cell can get a distinct host cell (bipartite matching). Avoids dead ends in the search.
-    """
+    """Return True if each guest cell can get a distinct host cell (bipartite matching), to avoid dead ends."""
     owner: dict[int, int] = {}
 
     def place(index: int, seen: set[int]) -> bool:

@@ -16,8 +16,7 @@ NUMA_POLICIES = (LEGACY, PREFERRED, REQUIRED, SOCKET)
 
 
 class PciDevice(Object, kw_only=True):
-    """A PCI device. ``parent``: address of the physical function of a virtual function; ``tags``: set by the operator.
-    """
+    """A PCI device. ``parent``: address of a virtual function's physical function; ``tags``: set by the operator."""
 
     address: str
     vendor_id: str
@@ -57,8 +56,7 @@ class GuestDevice(Object, kw_only=True):
 
 # --- requests ---------------------------------------------------------------------------
 def parse_aliases(options: Iterable[str]) -> dict[str, PciRequest]:
-    """Return alias name -> request for one device, from [pci]alias. Aliases with the same name are alternatives. Raises
-    InvalidInput."""
+    """Return alias name -> request for one device (equal names: alternatives) from [pci]alias. Raises InvalidInput."""
     aliases: dict[str, PciRequest] = {}
     for option in options:
         try:

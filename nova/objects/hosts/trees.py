@@ -28,8 +28,7 @@ class Amounts:
 
 
 def allocate(tree: Sequence[Provider], wanted: Amounts) -> Allocation | None:
-    """Return the allocation, preferably from the root (the first of ``tree``), or None if the tree cannot provide it.
-    """
+    """Return the allocation, preferably from the root (first in ``tree``), or None if the tree cannot provide it."""
     demands = [_Demand({name: amount}) for name, amount in wanted.resources.items() if amount]
     demands += [_Demand(group.resources, frozenset(group.required), frozenset(group.forbidden), number)
               for number, group in enumerate(wanted.groups)]

@@ -251,8 +251,7 @@ class RuleSet(Object, kw_only=True):
 
 
 class ServedDomain(Object, kw_only=True):
-    """DNS records that hosts serve for a domain: name (relative) -> address. ``removed``: this host does not serve the
-    domain."""
+    """DNS records that hosts serve for a domain: relative name -> address. ``removed``: the host must not serve it."""
 
     domain: str
     version: int

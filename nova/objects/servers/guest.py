@@ -77,8 +77,7 @@ class DiskImage(Object, kw_only=True):
 
 
 class Diagnostics(Object, kw_only=True):
-    """Diagnostics of a guest. ``values``: standardised (API 2.48; unknown values are null); ``flat``: driver-specific
-    names for older clients."""
+    """Diagnostics of a guest. ``values``: as in API 2.48 (null: unknown); ``flat``: by names of the driver."""
 
     values: dict[str, Any] = {}
     flat: dict[str, int] = {}

@@ -85,6 +85,5 @@ def devices_of(image: Image) -> list[DeviceOfImage]:
 
 
 def without_description(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of an image without its description of volumes, as a server that boots from it gets them.
-    """
+    """Return the properties of an image that a server gets from it: without its description of volumes."""
     return {name: value for name, value in properties.items() if name not in PROPERTIES}

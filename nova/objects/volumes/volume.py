@@ -33,8 +33,7 @@ def journal_without_secrets(value: Any) -> Any:
 
 
 class VolumeKey(Object, kw_only=True):
-    """The passphrase of volumes encrypted with a secret of the key manager. Only in orders and in the memory of hosts;
-    never logged."""
+    """The passphrase of encrypted volumes, from the key manager. Only in orders and memory of hosts; never logged."""
 
     key_id: str
     passphrase: str
