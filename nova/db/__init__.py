@@ -1,1 +1,1 @@
-"""Tables, migrations and queries. Imported by the conductor and by the commands that own a database."""
+"""Tables, migrations and queries. Imported by nova-conductor, and by the commands that access the database directly."""

@@ -22,7 +22,7 @@ def rules(project_id: str) -> str:
 
 
 def rules_of(project_id: sa.Column[str]) -> sa.ColumnElement[str]:
-    """Return the same name for the project of a row, as an expression."""
+    """Return the name that :func:`rules` returns as an SQL expression. ``project_id``: a column."""
     return sa.literal(rules("")) + project_id
 
 
@@ -32,14 +32,14 @@ def peers(network_uuid: str) -> str:
 
 
 def dns(domain: str) -> str:
-    """Return the name of the counter of the names in a domain. It outlives the domain, whose deletion has a version,
-    too."""
+    """Return the name of the counter of the names in a domain. The counter remains when the domain is deleted, since
+    the deletion has a version, too."""
     return f"dns:{domain}"
 
 
 def bump(connection: sa.Connection, name: str) -> None:
-    """Increase the counter and return it, usually as the time in milliseconds. So versions of a database that was
-    restored to an earlier state are still newer than those that hosts have received."""
+    """Increase the counter, usually to the current time in milliseconds. So, even after the database was restored from
+    a backup, new versions are greater than all versions that hosts have received."""
     now = int(clock.now().timestamp() * 1000)
     if not connection.execute(_UPDATE, {"this": name, "now": now}).rowcount:
         with rows.on_duplicate():

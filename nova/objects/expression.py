@@ -2,7 +2,7 @@
 
 RE2 matches in a time that is linear in the text. A text that contains the expression literally matches, too, because
 names like "vm (test)" are rarely meant as expressions. Expressions that RE2 does not support ("c++", "web[1",
-backreferences, look-around) or that are expensive to compile are searched for literally only.
+backreferences, look-around) or that are expensive to compile are searched as plain text only.
 """
 
 import contextlib
@@ -13,25 +13,27 @@ from typing import Any, NamedTuple
 
 LONGEST = 1024  # maximum number of characters of an expression
 LONGEST_TEXT = 4096  # maximum number of characters of a query parameter that may be an expression or a list of tags
-# Maximum number of bytes of a compiled expression, which every character of a text may have to pass.
+# Maximum size of a compiled expression in bytes, which bounds the time per character of a text. Beyond it, the
+# expression is searched as plain text only.
 _MEMORY = 64 * LONGEST
-_LITERAL_MEMORY = 8 * _MEMORY  # maximum memory of a literal search in bytes
-# Classes of Unicode characters (\pL) in an expression: compiling one takes as long as hundreds of other characters.
+_LITERAL_MEMORY = 8 * _MEMORY  # maximum size in bytes of a compiled plain text, or of an expression in finder()
+# Maximum number of Unicode classes (\pL) in an expression, each of which takes as long to compile as hundreds of
+# characters. Beyond it, the expression is searched as plain text only.
 _MOST_CLASSES = 8
 
 
-# Parts of an expression that distinguish the ends of lines from those of the text.
+# Parts of an expression whose meaning differs if many texts are searched as lines of one text; finder() returns None.
 _NO_LINES = ("\n", "\r", r"\n", r"\r", r"\x", r"\0", r"\A", r"\z", r"\Q")
 
-_PLAIN = re.compile(r"[\w.]*")  # expressions that match whatever contains them literally
+_PLAIN = re.compile(r"[\w.]*")  # expressions that match each text that contains them
 
-# Returns the position of the first match in a text at or behind a position; -1: there is none.
+# A function (text, position) that returns the position of the first match at or after ``position``, or -1.
 Finder = Callable[[bytes, int], int]
 
 
 class Expression(NamedTuple):
-    """``search`` and ``match`` (at the beginning) return True for a text with the expression, in any case of letters.
-    ``literal``: the expression is not supported, so that only texts that contain it literally match."""
+    """Functions for a compiled expression: ``search`` returns True for a text that contains a match, ``match`` for one
+    that begins with a match; case is ignored. ``literal``: the expression is searched as plain text only."""
 
     search: Callable[[str], bool]
     match: Callable[[str], bool]
@@ -53,7 +55,7 @@ def check(pattern: str, longest: int = LONGEST) -> str:
 
 @functools.lru_cache(maxsize=128)
 def compiled(pattern: str) -> Expression:
-    """Return the searches for a pattern. Raises ValueError as check() does."""
+    """Return the compiled pattern. Raises ValueError as check() does."""
     check(pattern)
     import re2  # The import costs 2.6 MB, only in a process that gets an expression.
 
@@ -67,10 +69,10 @@ def compiled(pattern: str) -> Expression:
 
 @functools.lru_cache(maxsize=128)
 def finder(pattern: str, literal: bool = False, before: str = "") -> Finder | None:
-    """Return a function that finds the lines of a text in which the compiled pattern occurs behind ``before``.
+    """Return a function that finds lines of a text in which the compiled pattern follows ``before``.
 
-    It may find further lines; line ends within the texts must have been replaced by "\r". ``literal``: the pattern is
-    no expression. None: the expression depends on the ends of the text, or is too expensive.
+    The function may also find lines that do not match. The caller has replaced line ends within a value by "\\r".
+    ``literal``: the pattern is plain text. Return None if the expression has one of ``_NO_LINES`` or is too expensive.
     """
     import re2
 

@@ -1,5 +1,5 @@
 """Texts that a regular expression requires, so that a database can discard most rows before the expression is tried.
-The parser reads the part of RE2's syntax that names usually need. From other parts nothing is derived."""
+The parser reads the part of RE2's syntax that names usually need. An expression with other syntax yields no texts."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _ESCAPED = frozenset(string.punctuation)
 _CLASSES = frozenset("dDwWsSbB")
 _REPEAT = re.compile(r"[*?+]\??|\{(\d+)(,\d*)?\}\??")
 _SET = re.compile(r"\[\^?\]?(?:\\[^\\\[\]]|[^\\\[\]])*\]")
-# Maximum number of texts of one expression, and the length below which a text rules out too little.
+# Maximum number of required texts of an expression, and their minimum length: shorter texts exclude too few rows.
 _MAX_TEXTS = 8
 _MIN_LENGTH = 2
 
 
 class Required(NamedTuple):
-    """The ``texts`` that all occur, and ``choices``, of each of which at least one alternative holds."""
+    """Texts that a match must contain: all ``texts``, and at least one alternative of each tuple in ``choices``."""
 
     texts: tuple[str, ...] = ()
     choices: tuple[tuple[Required, ...], ...] = ()
 
     @property
     def size(self) -> int:
-        """Return the number of texts in it."""
+        """Return the number of texts, including those in ``choices``."""
         return len(self.texts) + sum(part.size for choice in self.choices for part in choice)
 
 
@@ -37,8 +37,8 @@ class _UnknownSyntaxError(Exception):
 
 
 def of(pattern: str) -> Required:
-    """Return the texts that every match of the pattern contains, in any case of letters. Empty: unknown. The time is
-    linear in the length of the pattern."""
+    """Return the texts that every match of the pattern contains, ignoring case; empty if none can be derived. The time
+    is linear in the length of the pattern."""
     reader = _Reader(pattern)
     try:
         branches = tuple(reader.branches())
@@ -61,7 +61,7 @@ class _Reader:
         self.pattern, self.position = pattern, 0
 
     def branches(self) -> Iterator[Required]:
-        """Yield what each of the alternatives up to the end or to a closing parenthesis requires."""
+        """Yield the required texts of each alternative, up to a closing parenthesis or the end of the pattern."""
         yield self._sequence()
         while self._take("|"):
             yield self._sequence()

@@ -1,4 +1,4 @@
-"""The Placement API, which nova-api serves at /placement: a view of the providers and allocations of hosts and claims.
+"""The Placement API, which nova-api serves at /placement: a view of the providers of hosts and of the claims on them.
 
-``app`` has the table of its URLs; the modules with the handlers are ``providers``, ``consumers`` and ``names``. Queries
-and bodies are parsed by ``queries`` and ``bodies``."""
+``app`` has the table of routes; ``providers``, ``consumers`` and ``names`` contain the handlers; ``queries`` and
+``bodies`` parse query strings and bodies of requests."""

@@ -10,14 +10,14 @@ from nova.placement.request import PREFIX, Answer, Request
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """A line of the table. ``policy`` None: checked by the handler; ``since``: the first minor version."""
+    """A route. ``policy``: the rule to check (None: the handler does it). ``since``: minor number of first version."""
 
     method: str
     path: str
     handler: Callable[[Request], Answer]
     policy: str | None
     since: int = 0
-    action: str | None = None  # read by metrics
+    action: str | None = None  # label in metrics
 
 
 _OF_DOCUMENT = ("GET", "HEAD")
@@ -68,8 +68,8 @@ def respond(method: str, segments: list[str], header: str | None, authenticate: 
             call: Callable[[RequestContext, int], Request]) -> tuple[Answer, Route | None]:
     """Return the response to a request, and its route for metrics. Never raises.
 
-    ``segments``: of the path below /placement, [""] for the version document. ``authenticate`` returns the caller, and
-    ``call`` the request in a version; both may raise."""
+    ``segments``: components of the path below /placement; [""] for the version document. ``authenticate`` returns the
+    caller's context, and ``call`` the request for a context and version; both may raise errors."""
     version, route, request_id = versions.MIN, None, ""
     try:
         version = versions.requested(header)

@@ -13,9 +13,9 @@ from nova.objects.hosts.placement import ConsumerChange
 
 T = TypeVar("T")
 
-LARGEST = 2147483647  # amount
+LARGEST = 2147483647  # maximum of amounts
 _UUID = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\Z"
-# Project and user of consumers that were created without them, before 1.8.
+# Project and user of consumers that a request created without these fields (before 1.8).
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -48,7 +48,7 @@ class InventoryFields(Strict, kw_only=True):
     allocation_ratio: Ratio = 1.0
 
     def inventory(self, field: str, version: int) -> Inventory:
-        """Return the inventory. Raises Invalid if nothing is left of it (or, before 1.26, all of it is reserved)."""
+        """Return the inventory. Raises Invalid if more than the total (before 1.26: the whole total) is reserved."""
         if self.reserved > self.total or (self.reserved == self.total and version < 26):
             raise exception.Invalid(f"{field}: reserved {self.reserved} must be less than total {self.total}.")
         return Inventory(total=self.total, reserved=self.reserved, min_unit=self.min_unit, max_unit=self.max_unit,
@@ -107,7 +107,7 @@ class Consumer(Strict):
 
 # Fields of a consumer, with the version of their introduction; all but mappings are required.
 _SINCE = {"project_id": 8, "user_id": 8, "consumer_generation": 28, "mappings": 34, "consumer_type": 38}
-_DICTIONARIES = 12
+_DICTIONARIES = 12  # first version in which allocations are an object instead of a list
 
 
 def parse(body: Any, kind: type[T]) -> T:

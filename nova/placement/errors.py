@@ -24,7 +24,7 @@ class UnsupportedType(
 
 class MethodNotAllowed(
         exception.NovaException, code=405, template="The method {method} is not allowed for this resource."):
-    """``allowed``: the methods of the resource."""
+    """The URL does not support the method. ``allowed``: the methods that it supports."""
 
 
 def describe(error: Exception, version: int, request_id: str) -> tuple[int, dict[str, Any], dict[str, str]]:

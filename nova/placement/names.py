@@ -80,7 +80,7 @@ def _class(name: str) -> dict[str, object]:
 
 
 def _custom(req: Request) -> str:
-    """Return the name of the URL. Raises Invalid unless it is a valid custom name."""
+    """Return the name in the URL. Raises Invalid unless it is a valid custom name."""
     try:
         return bodies.parse(req.params["name"], bodies.CustomName)
     except exception.Invalid:

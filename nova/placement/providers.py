@@ -16,12 +16,12 @@ _LINKS = {"self": ("", 0), "inventories": ("/inventories", 0), "usages": ("/usag
 
 
 def requested_provider(req: Request) -> ProviderView:
-    """Return the provider of the URL. Raises ProviderNotFound."""
+    """Return the provider in the URL. Raises ProviderNotFound."""
     return req.conductor.get(req.ctx, provider_id(req))
 
 
 def provider_id(req: Request) -> str:
-    """Return the uuid of the URL. Raises ProviderNotFound if it is none."""
+    """Return the uuid in the URL. Raises ProviderNotFound if it is not a UUID."""
     uuid = bodies.uuid_of(req.params["uuid"])
     if uuid is None:
         raise exception.ProviderNotFound(uuid=req.params["uuid"])

@@ -1,4 +1,4 @@
-"""Parsers of query strings. Errors name the parameter; the cost is proportional to the length of the query."""
+"""Parsers of query strings. Errors name the parameter. The time is proportional to the length of the query."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -25,8 +25,8 @@ _SUFFIX = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
 def parameters(query: str, allowed: Collection[str] | None, repeated: tuple[str, ...] = ()) -> Values:
-    """Return the values by parameter. ``allowed``: the parameters of the URL, None for any; ``repeated``: beginnings of
-    those that may occur several times. Raises Invalid."""
+    """Return parameter -> values. ``allowed``: allowed parameters (None: all). ``repeated``: prefixes of parameters
+    that may occur several times. Raises Invalid."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS, errors="strict")
     except ValueError:
@@ -103,8 +103,8 @@ def traits(name: str, values: Collection[str], version: int) -> tuple[AnyOf, lis
 
 
 def aggregates(name: str, values: Collection[str], version: int) -> tuple[AnyOf, list[str]]:
-    """Parse UUID, in:UUID,UUID and, from 1.32, !UUID and !in:UUID,UUID. Return the aggregates to be member of, and
-    those not to be member of. Raises Invalid."""
+    """Parse UUID, in:UUID,UUID and, from 1.32, !UUID and !in:UUID,UUID. Return the aggregates of which a provider must
+    be a member, and those of which it must not be a member. Raises Invalid."""
     member_of: AnyOf = []
     not_member_of: list[str] = []
     for value in values:
@@ -165,7 +165,7 @@ def candidate_request(query: str, version: int) -> CandidateRequest:
 
 
 def _repeated(version: int) -> tuple[str, ...]:
-    """Return the parameters that may occur several times, with any suffix."""
+    """Return the parameters that may occur several times in this version, each with any suffix."""
     since = {"member_of": 24, "same_subtree": 36, "required": 39}
     return tuple(name for name, first in since.items() if version >= first)
 

@@ -1,4 +1,4 @@
-"""Requests as handlers get them, and their answers."""
+"""Requests in the form for handlers, and responses of handlers."""
 
 import dataclasses
 from email.utils import formatdate
@@ -39,6 +39,6 @@ class Request:
         return {"location": f"{self.base_url}{PREFIX}{path}"}
 
     def shown(self, body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Answer:
-        """Return a response with the headers of resources (from 1.15)."""
+        """Return a response; from 1.15 on with the headers last-modified and cache-control."""
         fresh = {"last-modified": formatdate(usegmt=True), "cache-control": "no-cache"} if self.version >= 15 else {}
         return Answer(body, status, {**fresh, **(headers or {})})

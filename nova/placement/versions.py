@@ -20,8 +20,8 @@ def text(version: int) -> str:
 
 
 def requested(header: str | None) -> int:
-    """Return the version that a header requests, which may name several services. Raises VersionMalformed,
-    VersionNotAcceptable."""
+    """Return the version that the header OpenStack-API-Version requests; it may have versions for several services.
+    Raises VersionMalformed, VersionNotAcceptable."""
     value = ""
     for item in (header or "").split(","):
         service, _, version = item.strip().partition(" ")

@@ -22,7 +22,7 @@ def lock(connection: sa.Connection, project_id: str) -> None:
 
 # --- roots -----------------------------------------------------------------------------------
 def current_root(connection: sa.Connection, project_id: str) -> Root | None:
-    """Return the root that signs new certificates of the project: the newest usable one. None: there is none."""
+    """Return the root that signs new certificates of the project, the newest of :func:`roots`, or None without one."""
     return next(iter(roots(connection, project_id)), None)
 
 
@@ -42,7 +42,7 @@ def add_root(connection: sa.Connection, root: Root) -> Root:
 
 
 def encrypted_keys(connection: sa.Connection, after: int, limit: int) -> list[tuple[int, str]]:
-    """Return ids and encrypted keys of roots in the order of their ids, after ``after``."""
+    """Return (id, encrypted key) of the roots that have a key and an id greater than ``after``, ordered by id."""
     return [(row.id, row.encrypted_key) for row in connection.execute(
         sa.select(ROOTS.c.id, ROOTS.c.encrypted_key).where(ROOTS.c.id > after, ROOTS.c.encrypted_key.is_not(None))
         .order_by(ROOTS.c.id).limit(limit))]
@@ -54,7 +54,7 @@ def set_encrypted_key(connection: sa.Connection, root_id: int, encrypted_key: st
 
 
 def forget_keys(connection: sa.Connection) -> int:
-    """Delete the keys of all roots, which then sign nothing more; return the number of roots."""
+    """Delete the keys of all roots, so that these sign no further certificates. Return the number of deleted keys."""
     return connection.execute(sa.update(ROOTS).where(ROOTS.c.encrypted_key.is_not(None)).values(
         encrypted_key=None)).rowcount
 
@@ -73,7 +73,7 @@ def add(connection: sa.Connection, issued: Issued) -> None:
 
 
 def index(connection: sa.Connection, project_id: str, user_id: str | None, limit: int, after: int = 0) -> list[Issued]:
-    """Return certificates of the project, or of a user in it, in the order of their ids, after ``after``."""
+    """Return the certificates of the project, or of a user in it, with ids greater than ``after``, ordered by id."""
     return rows.to_objects(Issued, connection.execute(sa.select(TABLE).where(
         TABLE.c.project_id == project_id, TABLE.c.id > after, *rows.equal(TABLE.c.user_id, user_id))
         .order_by(TABLE.c.id).limit(limit)))

@@ -1,4 +1,4 @@
-"""Numbers in the ids of the EC2 API."""
+"""Numbers of objects, from which the ids of the EC2 API are formed (such as vol-0000002a)."""
 
 import datetime
 import zlib
@@ -13,7 +13,7 @@ from nova.objects.accounts.ec2_id import INSTANCE, KINDS, MOST, Ec2Id
 
 TABLE, INSTANCES = tables.ec2_ids, tables.instances
 
-# Accuracy of used_at, which saves a write for most requests.
+# Age of used_at at which a request updates this column; younger times stay, so that most requests write nothing.
 _ACCURACY = datetime.timedelta(days=1)
 _NUMBERS = 2**32
 _SERVERS = sa.select(INSTANCES.c.uuid, INSTANCES.c.id.label("number"), INSTANCES.c.reservation_id,
@@ -38,8 +38,8 @@ def resolve(connection: sa.Connection, kind: str, numbers: list[int]) -> list[Ec
 
 
 def existing(connection: sa.Connection, kind: str, uuids: list[str], outdated: bool = False) -> list[Ec2Id] | None:
-    """Return the ids of the objects, or None if a row must be written. ``outdated``: True if the times of their use may
-    be out of date. Raises InvalidInput."""
+    """Return the ids of the objects, or None if :func:`assign` must run, because an object has no id or its used_at
+    must be updated. ``outdated``: True to return ids even if used_at should be updated. Raises InvalidInput."""
     _check(kind, uuids)
     if kind == INSTANCE:
         return rows.to_objects(Ec2Id, connection.execute(_SERVERS.where(INSTANCES.c.uuid.in_(uuids))))
@@ -71,7 +71,7 @@ def assign(connection: sa.Connection, kind: str, uuids: list[str]) -> list[Ec2Id
 
 
 def _free_numbers(connection: sa.Connection, kind: str, uuids: Sequence[str]) -> dict[str, int]:
-    """Return the CRC-32 of each object, or the next number that no object of this kind has."""
+    """Return a number for each uuid: its CRC-32, or the next number that no other object of this kind has."""
     numbers: dict[str, int] = {}
     wanted = {uuid: zlib.crc32(uuid.encode()) for uuid in uuids}
     used: set[int] = set()

@@ -23,11 +23,11 @@ def _open_to(project_id: Any) -> sa.ColumnElement[bool]:
 
 
 def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
-    """Return a page of flavors. Raises MarkerNotFound, InvalidInput (sort key, name pattern). Public flavors include
-    private flavors that ``query.project_id`` has access to."""
+    """Return a page of flavors. Raises MarkerNotFound, InvalidInput (sort key, name pattern). A query for public
+    flavors also returns the private flavors to which ``query.project_id`` has access."""
     if query.sort_key not in SORT_KEYS | {"vcpu_weight"} or query.sort_dir not in ("asc", "desc"):
         raise exception.InvalidInput(reason=f"flavors cannot be sorted by {query.sort_key} {query.sort_dir}")
-    # vcpu_weight is null for every flavor.
+    # vcpu_weight is null for every flavor: sort by id alone.
     sort: tuple[tuple[str, str], ...] = (("id", query.sort_dir),)
     if query.sort_key not in ("id", "vcpu_weight"):
         sort = ((query.sort_key, query.sort_dir), *sort)
@@ -57,8 +57,8 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
 @functools.cache
 def _visible(is_public: bool | None, of_project: bool, sort: tuple[tuple[str, str], ...], limited: bool,
              ) -> sa.Select[Any]:
-    """Return a select of the flavors that a caller may see, in order, perhaps with those that its project has access
-    to. The statements are built once, since building costs more than executing."""
+    """Return a sorted SELECT of public, private or all flavors; with ``of_project``, also of the private flavors to
+    which the project has access. Each statement is built once, since building costs more than executing."""
     statement = sa.select(TABLE)
     if is_public is not None:
         visible: sa.ColumnElement[bool] = TABLE.c.is_public == sa.literal(is_public, sa.Boolean)
@@ -69,7 +69,7 @@ def _visible(is_public: bool | None, of_project: bool, sort: tuple[tuple[str, st
 
 @functools.cache
 def visible(of_project: bool, lock: bool = False) -> sa.Select[Any]:
-    """Return a select of the flavor ``this``, perhaps only if the project ``project`` may see it."""
+    """Return a SELECT of the flavor with the id ``:this``; with ``of_project``, only if ``:project`` may see it."""
     statement = sa.select(TABLE).where(TABLE.c.flavorid == sa.bindparam("this"))
     if of_project:
         statement = statement.where(sa.or_(TABLE.c.is_public == sa.true(), _open_to(sa.bindparam("project"))))

@@ -13,7 +13,7 @@ TABLE = tables.keypairs
 
 def index(connection: sa.Connection, user_id: str, limit: int | None = None,
           marker: str | None = None) -> list[Keypair]:
-    """Return key pairs of a user by name, after ``marker``. Raises MarkerNotFound."""
+    """Return the key pairs of a user, sorted by name, from the one after ``marker``. Raises MarkerNotFound."""
     statement = sa.select(TABLE).where(TABLE.c.user_id == user_id).order_by(TABLE.c.name).limit(limit)
     if marker is not None:
         marker_id = connection.scalar(sa.select(TABLE.c.id).where(TABLE.c.user_id == user_id, TABLE.c.name == marker))

@@ -21,11 +21,10 @@ from nova.objects.servers.instance import Instance
 LIMITS = tables.quotas
 USAGES = tables.quota_usages
 
-# Resource name of a quota set -> its option in [quota]. One of them has another name.
+# Resource name of a quota set -> its option in [quota]. Only injected_file_path_bytes has another name there.
 RESOURCES = {"injected_file_path_bytes" if option == "injected_file_path_length" else option: option
              for option in QUOTAS}
-# The counters of quota_usages.
-COUNTED = ("instances", "cores", "ram")
+COUNTED = ("instances", "cores", "ram")  # the counters of quota_usages
 _CLASS = "class:"
 _DEFAULT = _CLASS + "default"
 _UNLIMITED = 2**63 - 1  # the greatest value of the counters
@@ -36,7 +35,7 @@ _USER_OR_ALL = [sa.literal(""), sa.bindparam("user")]
 
 
 def _limits_of(users: Any) -> sa.ColumnElement[bool]:
-    """Return the condition for the limits of these users in the project, and those of the default class."""
+    """Return the condition that selects the limits of these users in the project, and of the default class."""
     return sa.or_(sa.and_(LIMITS.c.project_id == _PROJECT, LIMITS.c.user_id.in_(users)),
                   sa.and_(LIMITS.c.project_id == _DEFAULT, LIMITS.c.user_id == ""))
 
@@ -44,7 +43,7 @@ def _limits_of(users: Any) -> sa.ColumnElement[bool]:
 # Built once: building a statement costs several times as much as running it.
 _EXPLICIT = sa.select(LIMITS).where(_limits_of(_USERS))
 _ROWS = (USAGES.c.project_id == _PROJECT, USAGES.c.user_id.in_(_USERS))
-# Limits (of the default class, the project and the user) and usage (rows without limits).
+# Rows with limits (of the default class, the project and the user), and rows with usage, whose ``limits`` is null.
 _LIMITS_AND_USAGE = sa.union_all(
     sa.select(LIMITS.c.project_id, LIMITS.c.user_id, LIMITS.c.limits,
               *(sa.cast(sa.null(), sa.BigInteger).label(name) for name in COUNTED)).where(_limits_of(_USER_OR_ALL)),
@@ -55,7 +54,7 @@ _LOCK = sa.select(USAGES).where(*_ROWS).order_by(USAGES.c.user_id).with_for_upda
 
 # --- limits ----------------------------------------------------------------------------------
 def configured() -> dict[str, int]:
-    """Return the limits of the configuration, which apply below all rows."""
+    """Return the limits of the configuration, which apply if no row of the database sets the limit."""
     return {name: getattr(CONF.quota, option) for name, option in RESOURCES.items()}
 
 
@@ -69,7 +68,8 @@ def explicit(connection: sa.Connection, project_id: str,
 
 
 def limits(connection: sa.Connection, project_id: str, user_id: str | None = None) -> dict[str, int]:
-    """Return the effective limits: user before project before default class before configuration. -1: unlimited."""
+    """Return the effective limits (-1: unlimited). The limit of a user overrides that of the project, which overrides
+    that of the default class, which overrides the configuration."""
     project, user = explicit(connection, project_id, user_id)
     return {**project, **user}
 
@@ -87,7 +87,7 @@ def set_class_limits(connection: sa.Connection, name: str, changes: dict[str, in
 
 
 def set_limits(connection: sa.Connection, project_id: str, user_id: str | None, changes: dict[str, int]) -> None:
-    """Merge ``changes`` into the row. Raises InvalidInput for unknown resources and limits below -1."""
+    """Merge ``changes`` into the limits of the project (or of a user in it). Raises InvalidInput for invalid limits."""
     for name, value in changes.items():
         if name not in RESOURCES or not -1 <= value <= 0x7FFFFFFF:
             raise exception.InvalidInput(reason=f"{value} is not a limit of {name}")
@@ -129,14 +129,14 @@ def count_key_pairs(connection: sa.Connection, user_id: str) -> int:
 
 
 def count_rows(connection: sa.Connection, resource: str, project_id: str, user_id: str | None = None) -> int:
-    """Return how many rows the table of this name has for the project, or for a user in it."""
+    """Return how many rows the table named ``resource`` has for the project, or for a user in it."""
     table = tables.metadata.tables[resource]
     return rows.count(connection, table, table.c.project_id == project_id,
                       *([table.c.user_id == user_id] if user_id else []))
 
 
 def check_rows(connection: sa.Connection, resource: str, project_id: str, message: str) -> None:
-    """Raise QuotaLimit with the message if the project may have no further row in the table of this name."""
+    """Raise QuotaLimit with ``message`` if the project may have no further row in the table named ``resource``."""
     most = limits(connection, project_id)[resource]
     if most >= 0:
         lock(connection, project_id)
@@ -173,7 +173,7 @@ def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = (
     missing = [user_id for user_id in wanted if user_id not in usage]
     if missing:
         nothing = dict.fromkeys(COUNTED, 0)
-        with rows.on_duplicate():  # The repeated transaction locks the row of the other one.
+        with rows.on_duplicate():  # If another transaction inserted the row, this one is repeated and locks that row.
             connection.execute(sa.insert(USAGES), [
                 {"project_id": project_id, "user_id": user_id, **nothing} for user_id in missing])
         usage.update({user_id: dict(nothing) for user_id in missing})
@@ -182,7 +182,7 @@ def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = (
 
 @dataclasses.dataclass(frozen=True)
 class Account:
-    """Limits of a project and those set for a user in it, and their usage (by user id; "": the project) as read."""
+    """Limits of a project, limits set for a user in it, and usage by user id ("": the project), read without locks."""
 
     project_id: str
     user_id: str
@@ -227,13 +227,13 @@ class Room:
 
 def room(connection: sa.Connection, account: Account, cores: int, ram: int, min_count: int, max_count: int,
          interfaces: int = 0) -> Room:
-    """Return the room for servers of ``cores`` and ``ram`` (MiB) each: as many as fit, at most ``max_count``. Nothing
-    is locked or spent: :func:`take` does that as the last step of the transaction. Interfaces on the embedded networks
-    (``interfaces`` of each server) are counted if they have a limit; then the rows are locked here. Raises OverQuota if
-    not even ``min_count`` servers fit, QuotaLimit."""
+    """Return how many servers of ``cores`` and ``ram`` (MiB) each fit into the quota, at most ``max_count``. Usage is
+    not changed: :func:`take` does that as the last step of the transaction. If the project has a limit of fixed IPs,
+    ``interfaces`` (per server, on embedded networks) are checked, too, and the usage rows are locked already here.
+    Raises OverQuota if fewer than ``min_count`` servers fit, QuotaLimit if there are too many interfaces."""
     project_id, user_id, project, used = account.project_id, account.user_id, account.of_project, account.used
     counted = interfaces > 0 and project["fixed_ips"] >= 0
-    if counted or not {"", user_id} <= used.keys():  # The first servers of a project or user.
+    if counted or not {"", user_id} <= used.keys():  # A row is missing: first server.
         used = lock(connection, project_id, ("", user_id))
     per_server = {"instances": 1, "cores": cores, "ram": ram}
     count = min(_room(project, used[""], per_server, min_count, max_count),
@@ -244,8 +244,9 @@ def room(connection: sa.Connection, account: Account, cores: int, ram: int, min_
 
 
 def take(connection: sa.Connection, reserved: Room) -> None:
-    """Spend the reserved quota. If concurrent transactions have spent it meanwhile, the transaction runs again. Both
-    rows stay locked until the transaction ends, which should be at once: all requests of a project need the first."""
+    """Spend the reserved quota. If concurrent transactions have spent it meanwhile, the transaction is repeated. The
+    rows of the project and the user stay locked until the commit, which should follow immediately: all requests of a
+    project need the row of the project."""
     more = {name: amount * reserved.count for name, amount in reserved.per_server.items()}
     account = reserved.account
     values: dict[str, Any] = {"project": account.project_id, "user": account.user_id}
@@ -269,8 +270,8 @@ def _take() -> sa.Update:
 
 
 def _in_order(update: sa.Update) -> sa.Update:
-    """Restrict the UPDATE to the two rows, which it locks in the order of :func:`lock`. Without the subquery PostgreSQL
-    would lock them in their order in the file, which changes, so that two transactions could wait for each other."""
+    """Restrict the UPDATE to the rows of the project and the user, locked in the same order as by :func:`lock`. Without
+    the subquery PostgreSQL would lock them in their physical order, which changes: two transactions could deadlock."""
     locked = USAGES.alias("locked")
     both = locked.c.user_id.in_([sa.literal(""), sa.bindparam("user")])
     ordered = sa.select(locked.c.user_id).where(locked.c.project_id == sa.bindparam("project"), both).order_by(
@@ -279,8 +280,8 @@ def _in_order(update: sa.Update) -> sa.Update:
 
 
 def check_waiting(connection: sa.Connection, instance: Instance) -> None:
-    """Check that the project may have one more soft-deleted server. Raises TooManyWait. Soft-deleted servers count for
-    no quota but keep their resources and addresses; therefore their number has the same limit."""
+    """Check that the project may have one more soft-deleted server. Raises TooManyWait. Soft-deleted servers do not
+    count in the quota usage but keep their resources and addresses. So the same limits apply to them separately."""
     allowed, table, flavor = limits(connection, instance.project_id), tables.instances, instance.flavor
     if all(allowed[name] < 0 for name in COUNTED):
         return
@@ -297,7 +298,7 @@ def check_waiting(connection: sa.Connection, instance: Instance) -> None:
 
 
 def grow(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, instances: int = 0) -> None:
-    """Spend quota for a server that grows or counts again (negative amounts are ignored). Raises OverQuota."""
+    """Spend quota for a server that gets a larger flavor or is restored; ignore negative amounts. Raises OverQuota."""
     growth = {"instances": instances, "cores": max(cores, 0), "ram": max(ram, 0)}
     if not any(growth.values()):
         return
@@ -310,7 +311,7 @@ def grow(connection: sa.Connection, project_id: str, user_id: str, cores: int, r
 
 def _room(allowed: dict[str, int], used: dict[str, int], per_server: dict[str, int], min_count: int,
           max_count: int) -> int:
-    """Return the number of servers that fit below ``allowed`` (missing resources: unlimited). Raises OverQuota."""
+    """Return how many servers fit within the limits ``allowed`` (missing resources: unlimited). Raises OverQuota."""
     count = max_count
     overs = []
     for name in sorted(per_server):
@@ -346,6 +347,6 @@ def _spend() -> sa.Update:
 
 
 def serialize(connection: sa.Connection, name: str) -> None:
-    """Serialize transactions that change the set called ``name``. For checks over all rows of a table, which no row
-    lock covers. The lock is a usage row without a project."""
+    """Serialize transactions that check and then extend the set of rows called ``name``, since locks of its rows do not
+    prevent new rows. The lock is a usage row without a project."""
     lock(connection, "", (name,))

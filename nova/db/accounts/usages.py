@@ -15,7 +15,8 @@ AUDITS = tables.usage_audits
 
 _SHOWN = sa.select(TABLE.c.uuid, TABLE.c.project_id, TABLE.c.display_name, TABLE.c.vm_state, TABLE.c.flavor,
                    TABLE.c.launched_at, TABLE.c.terminated_at)
-# Columns of an index that has both times, so that servers of other periods are skipped without reading their rows.
+# Sort columns of an index that also has launched_at and terminated_at: the rows of servers of other periods, which are
+# skipped, need not be read.
 _ORDER = [("project_id", "asc"), ("uuid", "asc")]
 
 
@@ -27,7 +28,7 @@ def index(connection: sa.Connection, begin: datetime.datetime, end: datetime.dat
         *rows.equal(TABLE.c.project_id, project_id))
     after = rows.marker_row(connection, sa.select(TABLE.c.project_id, TABLE.c.uuid).where(
         TABLE.c.uuid == marker, *rows.equal(TABLE.c.project_id, project_id)), marker)
-    # MariaDB would read the rows of all servers that it skips.
+    # Select the ids first: otherwise MariaDB would also read the rows of all servers that it skips.
     few = rows.page(keys, TABLE, _ORDER, limit, after).subquery()
     return [ServerUsage(
         uuid=row.uuid, project_id=row.project_id, display_name=row.display_name, vm_state=row.vm_state,
@@ -40,8 +41,8 @@ def index(connection: sa.Connection, begin: datetime.datetime, end: datetime.dat
 
 # --- audit periods -----------------------------------------------------------------------------
 def begin_audit(connection: sa.Connection, ending: datetime.datetime) -> int | None:
-    """Start the notifications of the period that ends then; return the id of the last notified server (0: none yet), or
-    None if all servers are notified."""
+    """Start the notifications of the period that ends at ``ending``. Return the greatest id of a server whose
+    notification is sent (0: none yet), or None if the notifications of all servers are sent."""
     row = connection.execute(sa.select(AUDITS).where(AUDITS.c.period_ending == ending)).first()
     if row is not None:
         return None if row.finished else int(row.marker)
@@ -52,13 +53,14 @@ def begin_audit(connection: sa.Connection, ending: datetime.datetime) -> int | N
 
 
 def is_audit_finished(connection: sa.Connection, ending: datetime.datetime) -> bool:
-    """Return True if the notifications of the period that ends then are complete."""
+    """Return True if the notifications of all servers are sent for the period that ends at ``ending``."""
     return bool(connection.scalar(sa.select(AUDITS.c.finished).where(AUDITS.c.period_ending == ending)))
 
 
 def advance_audit(connection: sa.Connection, ending: datetime.datetime, marker: int, reported: int,
                   finished: bool) -> bool:
-    """Record that servers after ``marker`` up to id ``reported`` are notified; False if another conductor did it."""
+    """Record that the notifications of servers with ids above ``marker`` up to ``reported`` are sent. Return False if
+    another conductor has already recorded that."""
     return connection.execute(sa.update(AUDITS).where(
         AUDITS.c.period_ending == ending, AUDITS.c.marker == marker, AUDITS.c.finished == sa.false())
         .values(marker=reported, finished=finished)).rowcount == 1
@@ -66,7 +68,7 @@ def advance_audit(connection: sa.Connection, ending: datetime.datetime, marker: 
 
 def audit_page(connection: sa.Connection, begin: datetime.datetime, ending: datetime.datetime, marker: int,
                limit: int) -> list[Instance]:
-    """Return servers, including deleted ones, that were on a host in the period, by id after ``marker``."""
+    """Return servers, including deleted ones, that were on a host in the period and have ids above ``marker``."""
     return rows.to_objects(Instance, connection.execute(sa.select(TABLE).where(
         TABLE.c.id > marker, TABLE.c.host.is_not(None), TABLE.c.launched_at < ending,
         sa.or_(TABLE.c.terminated_at.is_(None), TABLE.c.terminated_at > begin))

@@ -1,4 +1,4 @@
-"""Consistency checks: do claims, quotas, addresses, actions and rows agree?
+"""Consistency checks of the rows for claims, quotas, addresses, actions, volumes and shares.
 
 The package serves ``nova-manage audit`` and the tests that inject faults. An invariant is a
 :class:`~nova.db.audit.base.Check`, named in ``CHECKS``. A finding that can be repaired automatically has a repair. An
@@ -22,15 +22,14 @@ from nova.db.sql.engine import Database
 
 __all__ = ["CHECKS", "Check", "Finding", "audit"]
 
-# Claims before the sums of claims.
+# Claims() comes before Usage() and Counts(), which check sums of claims.
 CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), DedicatedResources(), Charges(), Addresses(),
                              FloatingAddresses(), Operations(), Members(), Evictions(), Volumes(), Devices(), Shares())
 
 
 def audit(db: Database, repair: bool = False, page: int | None = None) -> Iterator[Finding]:
-    """Return every contradiction among the rows; with ``repair``, correct those that can be corrected. Examines
-    ``page`` records at a time (default: the page size of each check); no transaction is open while the caller has a
-    finding."""
+    """Return all findings; with ``repair``, correct those that can be repaired automatically. Examines ``page`` records
+    at a time (default: the page size of each check). No transaction is open while the caller handles a finding."""
     for check in CHECKS:
         after, limit = "", page or check.page_size
         while True:

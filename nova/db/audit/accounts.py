@@ -39,7 +39,7 @@ class Charges(Check):
                               subject=_name(row.project_id, row.user_id))
         for (project_id, user_id), sums in right.items():
             missing = sa.insert(USAGES).values(project_id=project_id, user_id=user_id, **sums)
-            yield Finding("quota", project_id, f"{sums} is not charged", subject=_name(project_id, user_id),
+            yield Finding("quota", project_id, f"usage {sums} is not counted", subject=_name(project_id, user_id),
                           repair=run(missing))
 
 

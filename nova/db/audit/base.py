@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from nova.db import tables
 
-# A repair of rows gets the connection whose transaction found the contradiction and has locked the record. Other
-# repairs are requests to hosts and services, without an argument and outside of transactions.
+# A repair that writes rows is called with the connection of the transaction that confirmed the finding and locks the
+# record. A repair that sends a request to a host or service is called without arguments, outside of transactions.
 Repair = Callable[..., object]
 
 
@@ -56,8 +56,8 @@ class Check(abc.ABC):
 
     @functools.cached_property
     def _page_statement(self) -> sa.Select[Any]:
-        """Return the statement for the first ``limit`` keys after ``after`` of all sources, which reads no source
-        further."""
+        """Return the statement that selects the first ``limit`` keys after ``after`` among all ``subjects``. It reads
+        at most ``limit`` keys of each of them."""
         after, limit = sa.bindparam("after", type_=sa.String), sa.bindparam("limit", type_=sa.Integer)
         parts = []
         for source in self.subjects:

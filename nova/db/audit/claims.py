@@ -1,5 +1,5 @@
-"""Claims: the usage of hosts is the sum of claims, and each server has the claims of its flavor. No two claims share a
-NUMA cell or PCI device, and servers have the dedicated resources of their claims."""
+"""Checks of claims: the usage of a host is the sum of its claims, and each server has the claims of its flavor. No two
+claims share dedicated CPUs of a NUMA cell or a PCI device, and servers use the dedicated resources of their claims."""
 
 import collections
 import dataclasses
@@ -79,12 +79,12 @@ class _Want:
 
 
 def _of(keys: Sequence[str]) -> sa.ColumnElement[bool]:
-    """Select the migrations among, or of, these consumers."""
+    """Return the condition that a migration is one of these consumers, or moves one of these servers."""
     return sa.or_(MIGRATIONS.c.uuid.in_(keys), MIGRATIONS.c.instance_uuid.in_(keys))
 
 
 def _wanted(connection: sa.Connection, keys: Sequence[str]) -> dict[str, _Want]:
-    """Return the claims that these consumers must have, without unknown consumers."""
+    """Return consumer -> the claim that it must have, for consumers that are servers or open migrations."""
     moving = connection.execute(sa.select(
         MIGRATIONS.c.uuid, MIGRATIONS.c.instance_uuid, MIGRATIONS.c.source_compute, MIGRATIONS.c.source_node,
         MIGRATIONS.c.dest_compute, MIGRATIONS.c.dest_node, MIGRATIONS.c.old_flavor, MIGRATIONS.c.new_flavor)
@@ -93,7 +93,7 @@ def _wanted(connection: sa.Connection, keys: Sequence[str]) -> dict[str, _Want]:
                       INSTANCES.c.node, INSTANCES.c.flavor, INSTANCES.c.image, INSTANCES.c.block_devices)
     wanted = {uuid: _Want(instance.host, instance.node, _resources(instance, instance.flavor))
               for uuid, instance in instances.items()}
-    for move in reversed(moving):  # The first one runs; an operation in the queue has opened the other one.
+    for move in reversed(moving):  # The first migration runs and counts; a queued operation has opened the second.
         instance = instances.get(move.instance_uuid)
         if instance is not None:
             wanted[move.instance_uuid] = _Want(move.source_compute, move.source_node,
@@ -105,14 +105,14 @@ def _wanted(connection: sa.Connection, keys: Sequence[str]) -> dict[str, _Want]:
 
 
 def _wrong_claim(want: _Want | None, node: Any, consumer: str, root: str, held: list[Any]) -> Iterator[Finding]:
-    """Compare a claim. ``held``: the allocations of the consumer in the tree of ``root``."""
+    """Return a finding if the claim of a consumer is wrong. ``held``: its allocations in the tree of ``root``."""
     if want is not None and (node is None or (want.host, want.node) == (node.host, node.hypervisor_hostname)):
         claimed = _summed(held)
         if claimed != want.resources:
-            yield Finding("claim", consumer, f"{claimed} claimed, the server's flavor asks for {want.resources}",
+            yield Finding("claim", consumer, f"{claimed} claimed, but the server's flavor requires {want.resources}",
                           subject=f"{consumer} on {root}")
         return
-    why = "no such server" if want is None else f"the server is on {want.host}/{want.node}"
+    why = "no such server or open migration" if want is None else f"the server is on {want.host}/{want.node}"
     yield Finding("claim", consumer, why, subject=f"{consumer} on {root}",
                   repair=functools.partial(allocations.release, consumer=consumer, root=root))
 
@@ -138,7 +138,7 @@ class Usage(Check):
     subjects = sa.select(INVENTORIES.c.provider_uuid), sa.select(CLAIMS.c.provider_uuid)
 
     def lock(self, connection: sa.Connection, key: str) -> None:
-        # Claims, releases and changes of external providers first lock the row of the node, or the root without node.
+        # Claims, releases and changes of external providers first lock the row of the node, or of a root without one.
         root = connection.scalar(sa.select(tables.providers.c.root_uuid).where(tables.providers.c.uuid == key))
         providers.hold(connection, [root or key])
 
@@ -160,9 +160,10 @@ class Usage(Check):
                 yield Finding("usage", row.provider_uuid, f"{row.used} used, but the claims sum up to {right}",
                               subject=subject, repair=put(INVENTORIES, this, used=right))
             if right > room:
-                yield Finding("oversold", row.provider_uuid, f"{right} claimed of {room:g}", subject=subject)
+                yield Finding("oversold", row.provider_uuid, f"{right} claimed, but the capacity is {room:g}",
+                              subject=subject)
         for (provider, name), amount in claimed.items():
-            yield Finding("usage", provider, f"{amount} claimed of an inventory that does not exist",
+            yield Finding("usage", provider, f"{amount} claimed, but the provider has no such inventory",
                           subject=f"{provider} {name}")
 
 
@@ -202,7 +203,7 @@ class Counts(Check):
 
 
 def differences(row: Any, right: dict[str, int]) -> str:
-    """Describe the columns whose values differ from what was counted."""
+    """Return a description of the columns whose values differ from the counted values ``right``."""
     return ", ".join(f"{name} is {getattr(row, name)}, counted {value}" for name, value in right.items())
 
 
@@ -227,12 +228,13 @@ class DedicatedResources(Check):
                 GuestDedicatedResources(numa_topology=row.numa_topology, pci_devices=row.pci_devices))
         for uuid, node in nodes.items():
             for conflict in fitting.conflicts(node.numa_topology, held[uuid]):
-                yield Finding("parts", uuid, conflict)
+                yield Finding("dedicated resources", uuid, conflict)
         yield from _wrong_servers(connection, claims)
 
 
 def _wrong_servers(connection: sa.Connection, claims: Sequence[Any]) -> Iterator[Finding]:
-    """Return servers whose resources differ from their claim (during a move it may be the claim of the migration)."""
+    """Return findings for servers that use other cells or devices than those of their claim. Servers with an open
+    migration are skipped, since they may use those of the migration's claim."""
     uuids = [row.consumer_uuid for row in claims]
     moving = set(connection.scalars(sa.select(MIGRATIONS.c.instance_uuid).where(
         MIGRATIONS.c.instance_uuid.in_(uuids), MIGRATIONS.c.open == sa.true())))
@@ -241,5 +243,5 @@ def _wrong_servers(connection: sa.Connection, claims: Sequence[Any]) -> Iterator
         server = servers.get(row.consumer_uuid)
         if server is not None and row.consumer_uuid not in moving and (
                 server.numa_topology, server.pci_devices) != (row.numa_topology, row.pci_devices):
-            yield Finding("parts", row.root_uuid, "the server has other cells or devices than its claim",
-                          subject=row.consumer_uuid)
+            yield Finding("dedicated resources", row.root_uuid, subject=row.consumer_uuid,
+                          detail="the server uses other NUMA cells or devices than its claim has")

@@ -1,4 +1,4 @@
-"""Volumes: their servers, and the data that hosts keep; shares of servers, and the access of hosts to them."""
+"""Checks of embedded volumes: their servers, and the removal of their data. Checks of shares: the access of hosts."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,8 +23,8 @@ _OWNED = (volume_states.RESERVED, volume_states.ATTACHING, volume_states.IN_USE,
 
 
 class Volumes(Check):
-    """Check that a volume in use belongs to one existing server with this device, and that a deleted volume waits for
-    its host. Subjects: volumes."""
+    """Check that a volume in use belongs to one existing server that has it among its devices, and that the data of a
+    volume in status deleting are to be removed by a host. Subjects: volumes."""
 
     subjects = (sa.select(TABLE.c.uuid).where(sa.or_(
             TABLE.c.instance_uuid.is_not(None),
@@ -45,23 +45,23 @@ class Volumes(Check):
             if row.instance_uuid is not None:
                 yield from self._of_server(row, instances.get(row.instance_uuid))
             elif row.status in _OWNED:
-                yield Finding("volume", row.uuid, f"is {row.status}, but no server has it", repair=_free(row))
+                yield Finding("volume", row.uuid, f"status is {row.status}, but no server has it", repair=_free(row))
             elif row.status == volume_states.DELETING and (row.uuid, row.generation) not in leaving:
-                yield Finding("volume", row.uuid, "is to be deleted, and nobody removes its data",
+                yield Finding("volume", row.uuid, "status is deleting, but no host is to remove the data",
                               repair=put(TABLE, TABLE.c.uuid == row.uuid, status=volume_states.ERROR))
 
     @staticmethod
     def _of_server(row: Any, instance: Any) -> Iterator[Finding]:
         devices = instance.block_devices if instance else []
         if not any((device.volume_id, device.attachment_id) == (row.uuid, row.attachment_id) for device in devices):
-            yield Finding("volume", row.uuid, f"belongs to {row.instance_uuid}, which does not have it",
+            yield Finding("volume", row.uuid, f"belongs to server {row.instance_uuid}, which does not have it",
                           repair=_free(row))
         elif row.status not in (*_OWNED, volume_states.ERROR):
-            yield Finding("volume", row.uuid, f"belongs to {row.instance_uuid}, but is {row.status}")
+            yield Finding("volume", row.uuid, f"belongs to server {row.instance_uuid}, but its status is {row.status}")
 
 
 class Devices(Check):
-    """Check that the volumes of an existing server belong to it, if Nova itself stores them. Subjects: instances."""
+    """Check that the embedded volumes of an existing server belong to this server. Subjects: instances."""
 
     # The column is JSON; servers without volumes are excluded by a text search.
     subjects = (sa.select(INSTANCES.c.uuid).where(
@@ -78,8 +78,8 @@ class Devices(Check):
         for uuid, row in instances.items():
             for device in row.block_devices:
                 if device.volume_id and device.is_volume and owners.get(device.volume_id) != uuid:
-                    holder = owners.get(device.volume_id) or "nobody"
-                    yield Finding("volume", uuid, f"{uuid} has it, but it belongs to {holder}",
+                    holder = owners.get(device.volume_id) or "no server"
+                    yield Finding("volume", uuid, f"server {uuid} has the volume, but it belongs to {holder}",
                                   subject=device.volume_id)
 
 
@@ -91,9 +91,9 @@ def _free(row: Any) -> Any:
 
 
 class Shares(Check):
-    """Check that idle servers have no share in a transition, and that only their own hosts have access to the shares.
-    Subjects: instances. A conductor revokes accesses that remain after a superseded move or an outage of the service
-    ([DEFAULT]stale_share_access_reconcile_interval)."""
+    """Check servers without a running operation: no share is being attached or detached, and only possible hosts of the
+    server have access to its shares. Subjects: instances. A conductor revokes accesses that remain after a superseded
+    move or an outage of the share service ([DEFAULT]stale_share_access_reconcile_interval)."""
 
     subjects = (
         sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), INSTANCES.c.shares.is_not(None)),
@@ -106,7 +106,7 @@ class Shares(Check):
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         living = alive(connection, keys, INSTANCES.c.shares, INSTANCES.c.host, INSTANCES.c.action_uuid)
         places = servers.places(connection, keys)
-        # A cleanup in an external service is still pending.
+        # Servers with a deferred cleanup, which may still revoke an access.
         owing = set(connection.scalars(sa.select(ACTIONS.c.instance_uuid).where(
             ACTIONS.c.instance_uuid.in_(keys), ACTIONS.c.lease_until.is_not(None))))
         accesses: dict[str, list[Any]] = {}
@@ -124,10 +124,10 @@ class Shares(Check):
         has = {mapping.share_id for mapping in mappings if mapping.status != ERROR}
         for mapping in mappings:
             if mapping.status in (ATTACHING, DETACHING):
-                yield Finding("share", key, f"share {mapping.share_id} is {mapping.status}, and nobody is at it")
+                yield Finding("share", key, f"share {mapping.share_id} is {mapping.status}, but no operation runs")
         for access in accesses:
             if access.share_id not in has or access.host not in places:
-                yield Finding("share", key, f"host {access.host} may reach share {access.share_id} for it, in vain")
+                yield Finding("share", key, f"host {access.host} has access to share {access.share_id} without need")
         opened = {access.share_id for access in accesses if row is not None and access.host == row.host}
         for share_id in sorted(has - opened):
-            yield Finding("share", key, f"its host may not reach share {share_id}")
+            yield Finding("share", key, f"the server's host has no access to share {share_id}")

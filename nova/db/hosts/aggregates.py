@@ -1,5 +1,5 @@
-"""Host aggregates and availability zones. Aggregates are few, wide rows: rules that span them are checked with all rows
-locked."""
+"""Host aggregates and availability zones. There are few aggregates, with long lists of hosts: rules about several
+aggregates are checked while all rows are locked."""
 
 from collections.abc import Iterable, Sequence
 
@@ -34,20 +34,20 @@ def get(connection: sa.Connection, aggregate_id: int) -> Aggregate:
 
 
 def of_host(connection: sa.Connection, host: str) -> list[Aggregate]:
-    """Return the aggregates of a host, oldest first, without reading others, whose lists of hosts may be long."""
+    """Return the aggregates of a host, oldest first. Other rows, whose lists of hosts may be long, are not read."""
     named = sa.type_coerce(TABLE.c.hosts, sa.Text).contains(msgspec.json.encode(host).decode(), autoescape=True)
     aggregates = rows.to_objects(Aggregate, connection.execute(sa.select(TABLE).where(named).order_by(TABLE.c.id)))
     return [aggregate for aggregate in aggregates if host in aggregate.hosts]
 
 
 def lock(connection: sa.Connection, aggregate_id: int) -> Aggregate:
-    """Return an aggregate, whose hosts are locked until the transaction ends. Raises AggregateNotFound."""
+    """Return an aggregate. No aggregate can change until the transaction ends. Raises AggregateNotFound."""
     return _held(connection, aggregate_id)[1]
 
 
 # --- zones -----------------------------------------------------------------------------------
 def host_zones(aggregates: Iterable[Aggregate]) -> dict[str, str]:
-    """Return host -> zone, which is that of its first aggregate with a zone. Other hosts are in the default zone."""
+    """Return host -> zone of the first aggregate of the host that has a zone. Other hosts are in the default zone."""
     zones: dict[str, str] = {}
     for aggregate in aggregates:
         zone = aggregate.metadata.get(ZONE)
@@ -149,11 +149,11 @@ def forget_host(connection: sa.Connection, host: str) -> bool:
 
 
 def _held(connection: sa.Connection, aggregate_id: int) -> tuple[list[Aggregate], Aggregate]:
-    """Lock all aggregates until the transaction ends; return them, and the one with the id."""
+    """Lock all aggregates until the transaction ends; return all, and the one with this id."""
     everything = index(connection, lock=True)
     for aggregate in everything:
         if aggregate.id == aggregate_id:
-            # Fresh containers: they are changed in place.
+            # Copies, since callers change the list and the dictionary in place.
             aggregate.hosts, aggregate.metadata = list(aggregate.hosts), dict(aggregate.metadata)
             return everything, aggregate
     raise exception.AggregateNotFound(aggregate_id=aggregate_id)
@@ -180,7 +180,7 @@ def _change_metadata(connection: sa.Connection, everything: list[Aggregate], agg
 
 def _zone_problem(connection: sa.Connection, before: dict[str, str], everything: Iterable[Aggregate],
                   aggregate: Aggregate, hosts: Sequence[str]) -> str | None:
-    """Return why these hosts forbid the change that ``aggregate`` (one of ``everything``) already has, or None."""
+    """Return why these hosts do not allow the change, which ``aggregate`` (in ``everything``) already has, or None."""
     zone = aggregate.metadata.get(ZONE)
     for other in everything:
         other_zone = other.metadata.get(ZONE)

@@ -21,21 +21,21 @@ NODES = tables.compute_nodes
 SERVICES = tables.services
 _NO_ROOM = "not enough free resources"
 Usable = Literal["any", "enabled", "up"]  # required state of the nova-compute of a host for a claim on it
-# Claims of servers and migrations; only other consumers, of clients of the Placement API, have a row of their own.
+# Condition for claims of servers and migrations. Only consumers of Placement API clients have a row in ``consumers``.
 OF_SERVERS = ~sa.exists().where(tables.consumers.c.uuid == ALLOCATIONS.c.consumer_uuid)
-ROOT = sa.func.coalesce(ALLOCATIONS.c.root_uuid, ALLOCATIONS.c.provider_uuid)  # the node that counts an allocation
+ROOT = sa.func.coalesce(ALLOCATIONS.c.root_uuid, ALLOCATIONS.c.provider_uuid)  # uuid of the node of an allocation
 
 
 def claim(connection: sa.Connection, consumer: str, selection: Selection, resources: dict[str, int],
           project_id: str, user_id: str, service: Usable = "any",
           choose: Callable[[], Allocation] | None = None) -> None:
     """Claim ``resources`` on the node of ``selection`` for ``consumer`` (an instance or a migration). The providers are
-    those of ``selection.allocations`` or, if it is empty, the root provider of the node; ``choose`` selects them
-    instead once the node is locked. Also counts an instance and a heavy operation on the node. ``service``: required
-    state of the nova-compute of the host. Raises ClaimLost if a resource is not available."""
+    those of ``selection.allocations`` or, if it is empty, the root provider of the node. ``choose``, if given, selects
+    the providers instead, while the node is locked. The node's numbers of instances and of heavy operations grow by 1.
+    ``service``: required state of the host's nova-compute. Raises ClaimLost if a resource is not available."""
     root = selection.node_uuid
-    # The node's row is always locked first: its holder has the whole node, so two transactions never wait for each
-    # other's inventories.
+    # All transactions lock the row of the node first: of two on one node, the second waits here, so they cannot
+    # deadlock at the inventories.
     if not _count(connection, root, instances=1, io_ops=1, service=service, host=selection.host,
                   limits=(selection.max_instances, selection.max_io_ops)):
         raise exception.ClaimLost(node=root, reason=_why_not(connection, root, selection.host))
@@ -60,7 +60,7 @@ def release(connection: sa.Connection, consumer: str, root: str | None = None) -
     these = ALLOCATIONS.c.consumer_uuid == consumer
     if root is not None:
         these &= ROOT.in_([root])
-    # Read, not locked: the nodes' rows come first, as in a claim and when a node is removed.
+    # Read without locks: the rows of nodes must be locked first, as by a claim and by the removal of a node.
     held = connection.execute(sa.select(ALLOCATIONS.c.provider_uuid, ROOT.label("root"), ALLOCATIONS.c.resources)
                               .where(these)).all()
     roots = sorted({row.root for row in held})
@@ -74,25 +74,25 @@ def release(connection: sa.Connection, consumer: str, root: str | None = None) -
 
 
 def take(connection: sa.Connection, provider: str, amounts: dict[str, int]) -> bool:
-    """Raise the usage of a provider, whose node is locked. Return False if an amount is not available."""
+    """Increase the usage of a provider, whose node is locked. Return False if an amount is not available."""
     return not amounts or len(amounts) == hot.execute(
         connection, _take(tuple(amounts)), _amounts(provider, amounts)).rowcount
 
 
 def give_back(connection: sa.Connection, provider: str, amounts: dict[str, int]) -> None:
-    """Lower the usage of a provider, whose node is locked."""
+    """Decrease the usage of a provider, whose node is locked."""
     if amounts:
         hot.execute(connection, _give_back(tuple(amounts)), _amounts(provider, amounts))
 
 
 def hold(connection: sa.Connection, nodes: Collection[str], consumers: Collection[str], moving: str = "") -> None:
-    """Lock these nodes and the nodes with claims of these consumers, in order, before several of them are written.
-    ``moving``: an instance whose open migrations are also consumers."""
+    """Lock these nodes and the nodes with claims of these consumers, in the order of uuids. Called before several of
+    these nodes are written. ``moving``: an instance whose open migrations are also consumers."""
     who: sa.ColumnElement[bool] = ALLOCATIONS.c.consumer_uuid.in_(consumers)
     if moving:
         who |= ALLOCATIONS.c.consumer_uuid.in_(sa.select(MIGRATIONS.c.uuid).where(
             MIGRATIONS.c.instance_uuid == moving, MIGRATIONS.c.open == sa.true()))
-    # Select by uuid alone: MariaDB would wait for locks on any row that it reads on the way.
+    # Lock nodes by uuid alone: with a subquery, MariaDB would also wait for locks of all rows that the subquery reads.
     these = {*nodes, *connection.scalars(sa.select(ROOT).where(who))}
     connection.execute(sa.select(NODES.c.id).where(NODES.c.uuid.in_(these)).order_by(NODES.c.uuid)
                        .with_for_update()).all()
@@ -105,7 +105,7 @@ def rekey(connection: sa.Connection, from_consumer: str, to_consumer: str) -> No
 
 
 def finish_io(connection: sa.Connection, node_uuid: str, failed: bool | None) -> None:
-    """Subtract one heavy operation of a node; count a failed build, or clear the count (``failed`` None: neither)."""
+    """Subtract one heavy operation of a node. ``failed``: True to count a failed build, False to reset that count."""
     hot.execute(connection, _finish_io(failed), {"node": node_uuid})
 
 
@@ -148,7 +148,7 @@ def _finish_io(failed: bool | None) -> sa.Update:
 
 @functools.lru_cache(64)
 def _take(classes: tuple[str, ...]) -> sa.Update:
-    """Return an UPDATE that increases the usage of these classes, where capacity and unit limits allow the amount."""
+    """Return an UPDATE that increases the usage of each of these classes whose capacity and unit limits allow it."""
     room = (INVENTORIES.c.total - INVENTORIES.c.reserved) * INVENTORIES.c.ratio
     amount, step = _amount(classes), INVENTORIES.c.step_size
     after = INVENTORIES.c.used + amount
@@ -159,8 +159,8 @@ def _take(classes: tuple[str, ...]) -> sa.Update:
 
 @functools.lru_cache(64)
 def _take_and_allocate(classes: tuple[str, ...]) -> sa.Insert:
-    """Return the INSERT of an allocation of PostgreSQL, which also increases the usage. It inserts nothing if an amount
-    is not available; the transaction must then be rolled back."""
+    """Return a statement of PostgreSQL that inserts an allocation and increases the usage. If an amount is not
+    available, it inserts no row, and the transaction must be rolled back."""
     taken = _take(classes).returning(INVENTORIES.c.resource_class).cte("taken")
     names = [column.name for column in ALLOCATIONS.c if column.name not in ("numa_topology", "pci_devices")]
     return sa.insert(ALLOCATIONS).from_select(names, sa.select(
@@ -174,13 +174,13 @@ def _give_back(classes: tuple[str, ...]) -> sa.Update:
 
 
 def _these(classes: tuple[str, ...]) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the conditions for the inventories of a provider; a list of plain values would not be constant text."""
+    """Return the conditions for these inventories of a provider. With literals the text of a statement is constant."""
     return (INVENTORIES.c.provider_uuid == sa.bindparam("provider"),
             INVENTORIES.c.resource_class.in_([sa.literal(name) for name in classes]))
 
 
 def _amount(classes: tuple[str, ...]) -> sa.ColumnElement[Any]:
-    """Return the parameter with the amount of the row's resource class."""
+    """Return an expression for the amount of the row's resource class, from the parameters amount0, amount1, …"""
     return sa.case(*((INVENTORIES.c.resource_class == name, sa.bindparam(f"amount{index}", type_=sa.BigInteger))
                      for index, name in enumerate(classes)), else_=0)
 
@@ -191,8 +191,8 @@ def _amounts(provider: str, resources: dict[str, int]) -> dict[str, Any]:
 
 def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: int = 0, service: Usable = "any",
            limits: tuple[int, int] = (0, 0), host: str = "") -> bool:
-    """Lock the node and change its counters. Return False if its service is not that of ``host`` in the required state,
-    or a limit is reached. ``limits``: maximum numbers of instances and of heavy operations (0: unlimited)."""
+    """Lock the node and change its counters. Return False if its service is not on ``host``, its service is not in the
+    required state, or a limit is reached. ``limits``: of instances and of heavy operations (0: unlimited)."""
     values: dict[str, Any] = {"node": node_uuid, "instances": instances, "io_ops": io_ops}
     if service != "any":
         values["of_host"] = host

@@ -41,7 +41,7 @@ def claim(connection: sa.Connection, instance: Instance, selection: Selection, s
 
 
 def _from_tree(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> trees.Allocation:
-    """Choose the provider of the node for each resource. Raises ClaimLost."""
+    """Choose a provider in the tree of the node for each resource. Raises ClaimLost."""
     root = selection.node_uuid
     providers = compute_nodes.provider_trees(connection, [root]).get(root, [])
     chosen = trees.allocate(

@@ -31,7 +31,7 @@ P = TypeVar("P", bound=Provider)
 
 # Fields of an inventory reported by the driver; claims maintain ``used``.
 _REPORTED = ("total", "reserved", "ratio", "min_unit", "max_unit", "step_size")
-# Fields used by schedulers, and fields that are only shown.
+# Fields of a node that schedulers use, and fields that only the API shows.
 _FACTS = ("host", "hypervisor_hostname", "hypervisor_type", "hypervisor_version", "host_ip", "cpu_info",
           "supported_instances", "service_id", "numa_topology", "pci_devices")
 _SHOWN = ("disk_available_least", "uptime")
@@ -49,7 +49,7 @@ class Report:
 
 
 class _StoredProvider(Provider, kw_only=True):
-    """A provider with the traits that no report changes."""
+    """A provider with the traits that clients of the Placement API added (``extra_traits``); reports keep these."""
 
     extra_traits: list[str] | None = None
 
@@ -81,7 +81,7 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
         raise exception.HostBinaryNotFound(binary=services.COMPUTE, host=host)
     for node in nodes:
         node_types.check_limits(node)
-    nodes = copy.deepcopy(list(nodes))  # A repeated transaction starts from the report again.
+    nodes = copy.deepcopy(list(nodes))  # Changed below; if the transaction is repeated, it needs the original report.
     stored = _stored(connection, host, [node.uuid for node in nodes if node.uuid], after, upto)
     _check_distinct(connection, nodes, stored)
     by_uuid = {row.uuid: row for row in stored.nodes}
@@ -117,7 +117,7 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
 
 
 def _check_distinct(connection: sa.Connection, nodes: Sequence[ComputeNode], stored: _Stored) -> None:
-    """Refuse a report with duplicate names, which no retry would correct: it would look like two concurrent reports."""
+    """Refuse a report with duplicates. Their INSERT would fail as if two reports were concurrent, and be retried."""
     uuids = [node.uuid for node in nodes if node.uuid]
     uuids += [child.uuid for node in nodes for child in node.children]
     for reported in (uuids, [node.hypervisor_hostname for node in nodes]):
@@ -157,7 +157,7 @@ def _stored(connection: sa.Connection, host: str, uuids: Sequence[str], after: s
 
 
 def _identify(node: ComputeNode, row: Any) -> None:
-    """Give a node its stored uuid and counters; its root provider has the node's uuid."""
+    """Copy uuid, id and counters of the stored ``row`` to a reported node, and its uuid to its root provider."""
     if row is not None:
         node.uuid, node.id = row.uuid, row.id
         node.num_instances, node.num_io_ops = row.num_instances, row.num_io_ops
@@ -206,7 +206,7 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
     stored_fields = {uuid: _reported_fields(stored.providers[uuid])
                      for uuid, root in stored.roots.items() if root == node.uuid}
     if row is not None and stored_fields != {provider.uuid: _reported_fields(provider) for provider in tree}:
-        _hold(connection, [node.uuid])  # The node before its inventories, in the lock order of all transactions.
+        _hold(connection, [node.uuid])  # All transactions lock a node before its inventories.
     for provider in tree:
         changed = _write_provider(connection, node.uuid, provider, stored) or changed
     removed = [uuid for uuid, root in stored.roots.items()
@@ -299,11 +299,11 @@ def _update_inventory(connection: sa.Connection, provider_uuid: str, resource_cl
 
 # --- removal ---------------------------------------------------------------------------------
 def remove_host(connection: sa.Connection, host: str) -> list[str]:
-    """Remove all nodes of a host with their claims; return their uuids. Raises ServiceInUse if servers are on the host,
-    or move from or to it."""
+    """Remove all nodes of a host with their claims; return their uuids. Raises ServiceInUse if the host has servers or
+    migrations."""
     uuids = list(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.host == host).order_by(TABLE.c.uuid)))
     remove(connection, uuids)
-    # Queried after the nodes are locked: an earlier claim has written its instance by now.
+    # Query while the nodes are locked: each transaction that claimed earlier has also written its instance.
     instances = tables.instances
     busy = connection.scalar(sa.select(instances.c.uuid).where(
         instances.c.host == host, instances.c.deleted == sa.false()).limit(1))
@@ -320,7 +320,7 @@ def remove(connection: sa.Connection, node_uuids: Sequence[str]) -> None:
         return
     _hold(connection, node_uuids)
     external_providers.forget(connection, node_uuids)
-    # Selected first: MariaDB would wait for the locks of all rows that a DELETE with a subquery reads on the way.
+    # Select the uuids first: MariaDB would wait for the locks of all rows that a DELETE with a subquery reads.
     tree = list(connection.scalars(sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.root_uuid.in_(node_uuids))))
     for start in range(0, len(tree), node_types.NODES):
         for table in (INVENTORIES, ALLOCATIONS, external_providers.MEMBERSHIPS):
@@ -343,8 +343,8 @@ def _remove_idle(connection: sa.Connection, node_uuids: Sequence[str]) -> list[s
 
 
 def _remove_idle_providers(connection: sa.Connection, root: str, uuids: Sequence[str]) -> list[str]:
-    """Remove missing sub-providers of a locked node. The capacity of those with claims, or with external providers or
-    claimed ones below them, becomes zero."""
+    """Remove sub-providers of a locked node that its report lacks. A sub-provider is kept, with capacity 0, if it has
+    claims, or if a provider below it is external or has claims."""
     used = set(connection.scalars(
         sa.select(ALLOCATIONS.c.provider_uuid).where(ALLOCATIONS.c.provider_uuid.in_(uuids))))
     busy = external_providers.with_ancestors(connection, root, used).intersection(uuids)
@@ -363,8 +363,8 @@ def _remove_idle_providers(connection: sa.Connection, root: str, uuids: Sequence
 # --- reads for the API ------------------------------------------------------------------------
 def index(connection: sa.Connection, pattern: str | None = None, limit: int | None = None,
           marker: str | None = None, host: str | None = None) -> list[ComputeNode]:
-    """Return nodes (of a host) by id, with their service. ``pattern``: a part of the hypervisor hostname. Raises
-    MarkerNotFound."""
+    """Return nodes (of ``host``, if given) with their services, ordered by id. ``pattern``: a part of the hypervisor
+    hostname. Raises MarkerNotFound."""
     statement = sa.select(TABLE).where(*rows.equal(TABLE.c.host, host)).order_by(TABLE.c.id)
     if pattern is not None:
         statement = statement.where(TABLE.c.hypervisor_hostname.icontains(pattern, autoescape=True))
@@ -396,7 +396,7 @@ def has_trait(connection: sa.Connection, host: str, name: str, trait: str) -> bo
 
 
 def _objects(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> list[ComputeNode]:
-    """Build nodes with inventories, service and zone by four more statements for any number of nodes."""
+    """Return nodes with inventories, service and zone, by four more statements for any number of nodes."""
     if not rows:
         return []
     trees = provider_trees(connection, [row.uuid for row in rows])
@@ -448,7 +448,7 @@ def states_of(connection: sa.Connection, node_uuids: Sequence[str]) -> list[Host
 
 
 def renewed(connection: sa.Connection, host: str, limit: int) -> list[HostState]:
-    """Return the states of a host's nodes under a new version, newer than all earlier ones."""
+    """Increase the generation of a host's nodes and return their states, newer for schedulers than earlier states."""
     connection.execute(sa.update(TABLE).where(TABLE.c.host == host).values(generation=TABLE.c.generation + 1))
     return _states(connection, TABLE.c.host == host, limit)
 

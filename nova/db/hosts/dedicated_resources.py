@@ -1,5 +1,5 @@
 """NUMA cells and PCI devices of claims, stored with the allocation of the root provider. They are assigned while the
-row of the node is locked, which every claim and release does first."""
+row of the node is locked. Every claim and release locks this row first."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def claim(connection: sa.Connection, consumer: str, root: str,
 
 
 def note(connection: sa.Connection, root: str) -> None:
-    """Record that schedulers are notified of more than the amounts of the node's root provider."""
+    """Set ``fitted``: deltas to schedulers then contain the node's free cells, devices and sub-providers, too."""
     connection.execute(sa.update(NODES).where(NODES.c.uuid == root, NODES.c.fitted == sa.false()).values(fitted=True))
 
 
@@ -57,7 +57,7 @@ def held(connection: sa.Connection, roots: Sequence[str]) -> dict[str, list[Gues
 
 
 def of_nodes(connection: sa.Connection, nodes: Sequence[Any]) -> dict[str, NodeDedicatedResources]:
-    """Return uuid -> free cells and devices, for nodes that have any. Each node: uuid, fitted and both columns."""
+    """Return uuid -> free cells and devices of nodes that have any. ``nodes``: rows as selected by ``_NODES``."""
     having = [node for node in nodes if node.numa_topology is not None or node.pci_devices]
     fitted = [node.uuid for node in having if node.fitted]
     guests = held(connection, fitted) if fitted else {}
@@ -67,7 +67,7 @@ def of_nodes(connection: sa.Connection, nodes: Sequence[Any]) -> dict[str, NodeD
 
 
 def of_fitted(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, NodeDedicatedResources]:
-    """Return the same as of_nodes() from ``fitted``."""
+    """Return the same as :func:`of_nodes`, for the nodes with these uuids."""
     return of_nodes(connection, connection.execute(_NODES, {"roots": list(uuids)}).all())
 
 

@@ -1,5 +1,5 @@
-"""Drained hosts, and a line for each of their servers. Conductors process a drain one after the other: only the holder
-of its lease may write its lines."""
+"""Drains of hosts, and a row ("line") for each server of a drain. One conductor at a time processes a drain: the holder
+of its lease, which alone may write its lines."""
 
 import dataclasses
 import datetime
@@ -30,7 +30,7 @@ _OPEN = TABLE.c.state != drain_types.ENDED
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A server on a host that is drained. ``busy``: an operation runs or waits for it."""
+    """A server on a host that is drained. ``busy``: an operation of the server is running or queued."""
 
     uuid: str
     host: str | None
@@ -63,7 +63,7 @@ def _candidate(row: Any) -> Candidate:
 # --- requests of operators -----------------------------------------------------------------------
 def begin(connection: sa.Connection, wanted: Drain) -> Drain:
     """Begin to drain the host. A running drain continues with the new options and retries the servers that it had left.
-    The caller holds the host's service. Raises DrainConflict if another kind of drain is running."""
+    The caller has locked the host's service. Raises DrainConflict if another kind of drain is running."""
     running = find(connection, wanted.host)
     if running is not None and running.state != drain_types.ENDED:
         if running.kind != wanted.kind:
@@ -93,7 +93,7 @@ def _get(connection: sa.Connection, host: str) -> Drain:
 
 
 def stop(connection: sa.Connection, host: str) -> Drain:
-    """Start no more moves; running ones continue. Raises DrainNotFound."""
+    """Stop a drain: it starts no further moves, and running moves continue. Raises DrainNotFound."""
     connection.execute(sa.update(TABLE).where(TABLE.c.host == host, _OPEN).values(state=drain_types.STOPPING))
     return _get(connection, host)
 
@@ -124,7 +124,7 @@ def _free() -> sa.ColumnElement[bool]:
 
 
 def take(connection: sa.Connection, uuid: str, owner: str, until: datetime.datetime) -> bool:
-    """Take the lease until then; return False if another conductor has it, or the drain has ended."""
+    """Take the lease until ``until``; return False if another conductor has it, or the drain has ended."""
     return connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid, _OPEN, _free()).values(
         owner=owner, lease_until=until)).rowcount == 1
 
@@ -136,7 +136,7 @@ def let_go(connection: sa.Connection, uuid: str, owner: str) -> None:
 
 def note(connection: sa.Connection, uuid: str, owner: str, until: datetime.datetime,
          lines: Sequence[DrainedServer]) -> str | None:
-    """Write these lines and renew the lease; return the state of the drain, or None if the lease belongs to another."""
+    """Write these lines and renew the lease. Return the drain's state, or None if ``owner`` no longer has the lease."""
     held = sa.and_(TABLE.c.uuid == uuid, TABLE.c.owner == owner, _OPEN)
     if not connection.execute(sa.update(TABLE).where(held).values(lease_until=until)).rowcount:
         return None
@@ -148,19 +148,19 @@ def note(connection: sa.Connection, uuid: str, owner: str, until: datetime.datet
 
 
 def end(connection: sa.Connection, uuid: str, owner: str) -> bool:
-    """End a drain; return whether ``owner`` had the lease. Servers that still waited are recorded as not moved."""
+    """End a drain; return True if ``owner`` had the lease. Servers that still waited are recorded as not moved."""
     ended = connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid, TABLE.c.owner == owner, _OPEN).values(
         state=drain_types.ENDED, ended_at=clock.now(), owner=None, lease_until=None)).rowcount == 1
     if ended:
         connection.execute(sa.update(SERVERS).where(
             SERVERS.c.drain_uuid == uuid, SERVERS.c.state == drain_types.WAITING).values(
-            state=drain_types.LEFT, reason="the drain was stopped before its turn"))
+            state=drain_types.LEFT, reason="the drain was stopped before the server was moved"))
     return ended
 
 
 # --- remaining work ----------------------------------------------------------------------------------
 def survey(connection: sa.Connection, drain: Drain) -> Survey:
-    """Return the open lines of a drain with the progress of their servers, by five statements for any number."""
+    """Return the open lines of a drain with the progress of their servers, by five statements for any drain."""
     lines = rows.to_objects(DrainedServer, connection.execute(sa.select(SERVERS).where(
         SERVERS.c.drain_uuid == drain.uuid, SERVERS.c.state.in_((drain_types.WAITING, drain_types.MOVING)))
         .order_by(SERVERS.c.since, SERVERS.c.instance_uuid)))
@@ -184,14 +184,14 @@ def survey(connection: sa.Connection, drain: Drain) -> Survey:
 
 
 def candidates(connection: sa.Connection, drain: Drain, limit: int, after: str = "") -> list[Candidate]:
-    """Return the servers on the host without a line, by uuid after ``after``."""
+    """Return servers on the host that have no line in the drain, with uuids greater than ``after``."""
     return [_candidate(row) for row in connection.execute(sa.select(*_CANDIDATE).where(
         INSTANCES.c.host == drain.host, INSTANCES.c.deleted == sa.false(), INSTANCES.c.uuid > after,
         _without_line(drain)).order_by(INSTANCES.c.uuid).limit(limit))]
 
 
 def moved_out(connection: sa.Connection, drain: Drain) -> list[tuple[str, str]]:
-    """Return servers (with their hosts) whose move from here is not confirmed yet, without a line."""
+    """Return (uuid, new host) of servers without a line whose move away from the host is not confirmed yet."""
     return [(row.uuid, row.host) for row in connection.execute(
         sa.select(INSTANCES.c.uuid, INSTANCES.c.host).select_from(MIGRATIONS.join(
             INSTANCES, INSTANCES.c.uuid == MIGRATIONS.c.instance_uuid)).where(

@@ -15,7 +15,7 @@ MEMBERSHIPS = tables.provider_aggregates
 
 
 def with_ancestors(connection: sa.Connection, root: str, uuids: Collection[str]) -> set[str]:
-    """Return these providers of a tree, the external ones of the tree, and all ancestors of both."""
+    """Return these providers of a tree, the external providers of the tree, and the ancestors of all these."""
     tree = connection.execute(sa.select(PROVIDERS.c.uuid, PROVIDERS.c.parent_uuid, PROVIDERS.c.external).where(
         PROVIDERS.c.root_uuid == root)).all()
     parents = {row.uuid: row.parent_uuid for row in tree}
@@ -30,7 +30,7 @@ def with_ancestors(connection: sa.Connection, root: str, uuids: Collection[str])
 
 def forget(connection: sa.Connection, roots: Sequence[str]) -> None:
     """Remove the names and the consumers of external providers in these trees, before the trees are removed."""
-    # Selected first: MariaDB would wait for the locks of all rows that a DELETE with a subquery reads on the way.
+    # Select the names first: MariaDB would wait for the locks of all rows that a DELETE with a subquery reads.
     names = list(connection.scalars(sa.select(PROVIDERS.c.name).where(
         PROVIDERS.c.root_uuid.in_(roots), PROVIDERS.c.external == sa.true())))
     if names:

@@ -1,5 +1,5 @@
-"""The hosts of each VXLAN network, and the addresses of their tunnels. A host reports itself when it gets the first
-guest of a network and when the last one has left. So a boot costs nothing on a host that already has the network."""
+"""The hosts of each VXLAN network, and the addresses of their tunnels. A host reports when it gets its first guest of a
+network and when its last guest of the network has left. So, on a host that has the network, a boot needs no report."""
 
 from collections.abc import Collection, Mapping
 
@@ -26,7 +26,7 @@ def differs(connection: sa.Connection, host: str, address: str, networks: Collec
 
 
 def strangers(connection: sa.Connection, host: str, networks: Collection[str]) -> set[str]:
-    """Return the networks without a server with an address on the host, or on its way there, by one statement."""
+    """Return those of ``networks`` in which no server on the host, or moving to it, has an address. One statement."""
     ips, instances = tables.fixed_ips, tables.instances
     with_servers = connection.scalars(sa.select(ips.c.network_uuid).distinct().join(
         instances, instances.c.uuid == ips.c.instance_uuid).where(
@@ -35,7 +35,7 @@ def strangers(connection: sa.Connection, host: str, networks: Collection[str]) -
 
 
 def present(connection: sa.Connection, host: str, address: str, networks: Collection[str], complete: bool) -> set[str]:
-    """Record that the host has these networks with tunnels to ``address``; with ``complete``: no others. Returns the
+    """Record that the host has these networks (with ``complete``: only these), with tunnels to ``address``. Return the
     networks whose other hosts must be notified."""
     changed = differs(connection, host, address, networks, complete)
     for network in sorted(changed):
@@ -48,7 +48,7 @@ def present(connection: sa.Connection, host: str, address: str, networks: Collec
 
 
 def newer(connection: sa.Connection, held: Mapping[str, int]) -> list[Peers]:
-    """Return the hosts of the networks that have a newer version than the known one, by at most two statements."""
+    """Return the hosts of networks whose version is newer than in ``held`` (network -> version), by two statements."""
     names = {versions.peers(network): network for network in held}
     newer_versions = {names[row.name]: row.version for row in connection.execute(
         sa.select(VERSIONS).where(VERSIONS.c.name.in_(names)))} if names else {}

@@ -1,5 +1,5 @@
 """Images that hosts of an aggregate fetch before a server needs them: a row for each image on each host. The rows of
-the last request of an aggregate remain, as its reported result."""
+the newest request of an aggregate are kept, since clients can query its result."""
 
 import dataclasses
 import datetime
@@ -19,8 +19,8 @@ _OPEN = TABLE.c.state.in_((caches.WAITING, caches.CACHING))
 
 @dataclasses.dataclass(frozen=True)
 class Busy:
-    """A host of an aggregate with images to fetch. ``asked``: the host was requested and need not be requested again
-    yet."""
+    """A host of an aggregate with images to fetch. ``requested``: a message was sent to the host, and the time at which
+    it is repeated has not come."""
 
     aggregate_id: int
     host: str
@@ -30,7 +30,7 @@ class Busy:
 
 @dataclasses.dataclass(frozen=True)
 class HostDone:
-    """A host of an aggregate has finished its request, as number ``index`` of ``total``."""
+    """A host that has finished the request of an aggregate, as number ``index`` of ``total`` hosts."""
 
     aggregate_id: int
     host: str
@@ -41,7 +41,7 @@ class HostDone:
 
 
 def ask(connection: sa.Connection, aggregate_id: int, hosts: Sequence[str], images: Sequence[Image]) -> None:
-    """Request the hosts to have these images. Results of earlier requests of the aggregate are deleted."""
+    """Record the request that the hosts fetch these images. Delete results of earlier requests for the aggregate."""
     wanted = TABLE.c.image_id.in_([image.id for image in images])
     connection.execute(sa.delete(TABLE).where(TABLE.c.aggregate_id == aggregate_id, sa.or_(~_OPEN, wanted)))
     now = clock.now()
@@ -52,7 +52,7 @@ def ask(connection: sa.Connection, aggregate_id: int, hosts: Sequence[str], imag
 
 
 def busy(connection: sa.Connection) -> list[Busy]:
-    """Return the hosts with images to fetch, by aggregate and name, by one statement."""
+    """Return the hosts with images to fetch, sorted by aggregate and host name. One statement."""
     working = sa.case((sa.and_(TABLE.c.state == caches.CACHING, TABLE.c.ask_again_at >= clock.now()), 1), else_=0)
     rows = connection.execute(sa.select(
         TABLE.c.aggregate_id, TABLE.c.host, sa.func.max(TABLE.c.tries).label("tries"),
@@ -63,7 +63,7 @@ def busy(connection: sa.Connection) -> list[Busy]:
 
 
 def take(connection: sa.Connection, of: Busy, until: datetime.datetime) -> list[Image]:
-    """Return the images to request from the host, reserved for this conductor until then."""
+    """Return the images that the host is to fetch. No other conductor sends it that message before ``until``."""
     this = sa.and_(TABLE.c.aggregate_id == of.aggregate_id, TABLE.c.host == of.host, _OPEN,
                    sa.or_(TABLE.c.ask_again_at.is_(None), TABLE.c.ask_again_at < clock.now()))
     images = connection.execute(sa.select(TABLE.c.image).where(this).order_by(TABLE.c.image_id).with_for_update()).all()
@@ -73,7 +73,7 @@ def take(connection: sa.Connection, of: Busy, until: datetime.datetime) -> list[
 
 
 def give_up(connection: sa.Connection, of: Busy, reason: str) -> list[HostDone]:
-    """Mark a request as failed; return the result of the host if it had not ended before."""
+    """Mark the unfinished images of a host as failed. Return its result, or [] if it had finished before."""
     done = connection.execute(sa.update(TABLE).where(
         TABLE.c.aggregate_id == of.aggregate_id, TABLE.c.host == of.host, _OPEN).values(
         state=caches.FAILED, message=reason, ask_again_at=None, updated_at=clock.now())).rowcount
@@ -81,8 +81,8 @@ def give_up(connection: sa.Connection, of: Busy, reason: str) -> list[HostDone]:
 
 
 def ended(connection: sa.Connection, host: str, results: Sequence[CacheResult]) -> list[HostDone]:
-    """Record that the host has the images, or cannot fetch them, for all aggregates that requested them. Returns the
-    aggregates whose request the host has finished by this."""
+    """Record that the host has fetched images or has failed to fetch them, in the requests of all its aggregates.
+    Return the result of each request that the host has thereby finished."""
     at_work = connection.scalars(sa.select(TABLE.c.aggregate_id).distinct().where(
         TABLE.c.host == host, _OPEN, TABLE.c.image_id.in_([result.image_id for result in results]))).all()
     for result in results:
@@ -106,7 +106,7 @@ def _done(connection: sa.Connection, host: str, aggregate_ids: Sequence[int]) ->
 
 
 def index(connection: sa.Connection, aggregate_id: int | None = None) -> list[PrecachedImage]:
-    """Return the results of the last request of the aggregate (None: of each aggregate)."""
+    """Return the results of the newest request of the aggregate (None: of each aggregate)."""
     return rows.to_objects(PrecachedImage, connection.execute(
         sa.select(TABLE).where(*rows.equal(TABLE.c.aggregate_id, aggregate_id))
         .order_by(TABLE.c.aggregate_id, TABLE.c.host, TABLE.c.image_id)))

@@ -1,5 +1,5 @@
-"""Services: registration and liveness. A host stores the deployment with which it registered. With another database, or
-one restored from a time before the host registered, its guests would be unknown: the host refuses to start."""
+"""Services: registration and liveness. A host stores the id of the deployment with which it registered. It refuses to
+start with a database of another deployment or from before its registration, in which its guests would be unknown."""
 
 import datetime
 import time
@@ -22,8 +22,7 @@ TABLE = tables.services
 DELETED_HOSTS = tables.deleted_hosts
 COMPUTE = "nova-compute"
 _NEXT = TABLE.c.generation + 1
-# Hidden from os-services; visible only to operators of this deployment.
-HIDDEN = frozenset({"nova-api"})
+HIDDEN = frozenset({"nova-api"})  # hidden from os-services; visible only to operators of this deployment
 _WAY_OUT = "remove the file \"deployment\" in its state_path"
 
 
@@ -52,7 +51,7 @@ def _fill(connection: sa.Connection, rows: Iterable[sa.Row[Any]]) -> list[Servic
 
 def index(connection: sa.Connection, host: str | None = None, binary: str | None = None,
           hidden: bool = False) -> list[Service]:
-    """Return services (of a host, with a binary), oldest first; with ``hidden``, also those of the API."""
+    """Return services (of a host, with a binary), oldest first; with ``hidden``, also those of nova-api."""
     statement = sa.select(TABLE).where(*rows.equal(TABLE.c.host, host), *rows.equal(TABLE.c.binary, binary))
     statement = statement.order_by(TABLE.c.id)
     if not hidden:
@@ -82,14 +81,14 @@ def uuid_of(connection: sa.Connection, host: str, binary: str) -> str:
 
 
 def compute_version(connection: sa.Connection, host: str) -> int | None:
-    """Return the service version of the host's nova-compute, or None if there is none."""
+    """Return the service version of the host's nova-compute, or None if the host has no nova-compute."""
     return connection.scalar(sa.select(TABLE.c.version).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE))
 
 
 def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
     """Return True if the compute service of the host is alive (and not forced down); False where there is none.
     ``lock``: lock the row until the transaction ends."""
-    # Read the current time of the database in the same statement: its clock may just have jumped.
+    # Read the time of the database in the same statement, since the clock may have jumped after the previous reading.
     statement = sa.select(TABLE, clock.column(connection)).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
     started = time.monotonic()
     row = connection.execute(statement.with_for_update() if lock else statement).first()
@@ -100,7 +99,7 @@ def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
 
 
 def awake(connection: sa.Connection, host: str) -> str | None:
-    """Return the host if its compute service is alive ("": any live one), or None."""
+    """Return ``host`` (if it is "": any host) if its compute service is up, or None."""
     if host:
         return host if host_up(connection, host) else None
     row = connection.execute(sa.select(TABLE).where(
@@ -110,8 +109,8 @@ def awake(connection: sa.Connection, host: str) -> str | None:
 
 
 def still_down(connection: sa.Connection, host: str) -> None:
-    """Lock a host as down until the transaction ends. Raises ServiceUnavailable if it is up again. Its next heartbeat
-    waits for the commit, so that the host then compares its guests with what was decided without it."""
+    """Lock the service of a host that is down until the transaction ends. Raises ServiceUnavailable if it is up again.
+    The next heartbeat of the host waits for the commit; after it, the host compares its guests with the new rows."""
     if host_up(connection, host, lock=True):
         raise exception.ServiceUnavailable(f"Host {host} is up again; repeat the request.")
 
@@ -127,7 +126,7 @@ def compute_exists(connection: sa.Connection, host: str) -> bool:
 
 
 def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, ServiceFlags]:
-    """Return the state for schedulers of those of these hosts that have a compute service."""
+    """Return host -> state for schedulers; hosts without a compute service are missing."""
     if not hosts:
         return {}
     services = connection.execute(sa.select(TABLE).where(TABLE.c.host.in_(hosts), TABLE.c.binary == COMPUTE))
@@ -162,7 +161,7 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
             disabled = binary == COMPUTE and not CONF.enable_new_services
             connection.execute(sa.insert(TABLE).values(
                 **values, uuid=new_uuid(), host=host, binary=binary, disabled=disabled, forced_down=False,
-                # Above the version of a deleted service of this name.
+                # Greater than the generation of an earlier, deleted service of the host.
                 created_at=now, generation=int(now.timestamp()),
                 disabled_reason="New computes are disabled (enable_new_services)." if disabled else None))
     service = _fill(connection, connection.execute(sa.select(TABLE).where(this)).all())[0]
@@ -225,14 +224,14 @@ def beat_all(connection: sa.Connection, hosts: Collection[str], binary: str) -> 
 
 
 def last_heard(connection: sa.Connection) -> datetime.datetime | None:
-    """Return the newest heartbeat that arrived as a message (conductors write their own), or None without services."""
+    """Return the time of the newest heartbeat that a conductor received as a message (its own are not messages)."""
     moment: datetime.datetime | None = connection.scalar(
         sa.select(sa.func.max(TABLE.c.last_seen)).where(TABLE.c.binary != "nova-conductor"))
     return moment
 
 
 def mark_down(connection: sa.Connection) -> list[str]:
-    """Mark services without heartbeats as down; return the hosts of newly marked ones."""
+    """Mark services without heartbeats as down; return the hosts of those that were up before."""
     if clock.in_grace_period():
         return []
     silent = sa.or_(TABLE.c.last_seen < clock.after(-CONF.service_down_time),
@@ -271,8 +270,8 @@ _SILENT = "nova-compute on that host sends no heartbeat. Start it: it removes th
 
 def update(connection: sa.Connection, service_id: str, disabled: bool | None, reason: str | None,
            forced_down: bool | None) -> tuple[Service, bool]:
-    """Change the fields that operators may change (None: unchanged); return the service and True if its row counts as
-    up. Raises ServiceNotFound, HostEvacuated."""
+    """Change the fields that operators may change (None: unchanged). Return the service, and True if its row has the
+    state up. Raises ServiceNotFound, HostEvacuated."""
     row = _row(connection, service_id, lock=True)
     if row.forced_down and forced_down is False:
         unconfirmed = server_migrations.unconfirmed_evacuations(connection, row.host)

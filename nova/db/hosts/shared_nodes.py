@@ -39,9 +39,9 @@ def owner_of(node_uuid: str, hosts: Collection[str]) -> str:
 
 
 def plan(connection: sa.Connection, host: str, uuids: Sequence[str], trusted: bool) -> Plan:
-    """Plan which of these nodes a host manages. A node stays with its host while that is up, unless the node has no
-    server and the hashing prefers the caller. Raises CallerRefused: the host may not share nodes. ``trusted``: the host
-    has no key of its own, so that no list of hosts is required."""
+    """Plan which of these nodes a host manages. A node stays with its current host while that host is up, unless the
+    node has no server and the hashing assigns it to ``host``. Raises CallerRefused if the host may not share nodes.
+    ``trusted``: the hosts have no keys of their own, so [ironic]peer_list need not be set."""
     listed = CONF.ironic.peer_list
     if len(uuids) > NODES or (host not in listed if listed else not trusted):
         raise exception.CallerRefused(what=f"Host {host} is not in [ironic]peer_list of nova-conductor, or reports "
@@ -100,7 +100,7 @@ def take_over(connection: sa.Connection, host: str, wanted: dict[str, bool]) -> 
 
 
 def _move_servers(connection: sa.Connection, node: Any, host: str, consumers: set[str]) -> bool:
-    """Give the servers with these claims on a node to the host; return False if one of them may not be moved now."""
+    """Make ``host`` the host of the servers with these claims on a node. Return False if one may not be moved now."""
     instances = connection.execute(sa.select(servers.TABLE.c.uuid, servers.TABLE.c.action_uuid).where(
         servers.TABLE.c.uuid.in_(consumers), servers.TABLE.c.host == node.host,
         servers.TABLE.c.node == node.hypervisor_hostname, servers.TABLE.c.deleted == sa.false())

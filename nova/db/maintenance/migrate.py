@@ -20,11 +20,11 @@ from nova.db.sql.engine import Database
 
 LOG = logging.getLogger(__name__)
 
-# Arbitrary numbers that other programs on the same database server are unlikely to use.
+# Keys of advisory locks of PostgreSQL: arbitrary numbers that other programs in the database are unlikely to use.
 _LOCK, _INDEX_LOCK = 0x6E6F7661, 0x6E6F7662
 _PAUSE = 0.5  # seconds between two attempts to become the only process that creates indexes
 _FORMER = ("ix_instances_updated",)  # indexes that were replaced by later ones
-# Indexes of the tables that the database lacks or has in an unfinished state.
+# Names of the indexes of a table, and False for each index that an interrupted run left unfinished.
 _STATES = sa.text(
     "SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
     "JOIN pg_class t ON t.oid = i.indrelid WHERE t.relname = :table AND pg_table_is_visible(t.oid)")
@@ -32,8 +32,8 @@ _STATES = sa.text(
 
 def sync(url: str, revision: str | None = None) -> None:
     """Upgrade the database to ``revision`` (None: the newest). Does nothing if the database already has it. Concurrent
-    upgrades wait for one another. Raises InvalidInput for a revision (requested, or found in the database) that this
-    release does not know, DatabaseUnusable."""
+    upgrades wait for one another. Raises InvalidInput if this release does not know ``revision`` or the revision of the
+    database, DatabaseUnusable."""
     with contextlib.closing(readiness.connected(url, new=True)) as database:
         with database.engine.connect() as connection, connection.begin():
             _wait_for_others(connection)
@@ -66,7 +66,7 @@ def differences(connection: sa.Connection) -> list[Any]:
 
 
 def write_revision(url: str, message: str) -> str:
-    """Write a revision with the differences between the tables and a (newest) database; return its path."""
+    """Write a migration from the schema of a database to the models; return the path of the file."""
     with contextlib.closing(Database(url)) as database, database.engine.begin() as connection:
         script: Any = command.revision(_config(connection), message, autogenerate=True)
         return str(script.path)
@@ -84,19 +84,19 @@ def _wait_for_others(connection: sa.Connection) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
     elif connection.dialect.name in ("mysql", "mariadb"):
-        # Held by the session (DDL ends transactions here); the connection is closed afterwards.
+        # A lock of the session, since DDL ends transactions here. Closing the connection releases the lock.
         connection.execute(sa.text("SELECT GET_LOCK('nova_db_sync', 300)"))
 
 
 def _create_indexes(engine: sa.Engine) -> None:
-    """Create the indexes of PostgreSQL that the upgrade leaves out, without locks: services run meanwhile. An index
-    left unfinished by an interrupted run is created again. Of several processes one works, the others wait."""
+    """Create the indexes that the upgrade leaves out on PostgreSQL, without locks, so that services can run meanwhile.
+    An index left unfinished by an interrupted run is created again. Of several processes one works, the others wait."""
     if engine.dialect.name != "postgresql":
         return
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         # Disable the time limit of statements: an index of gigabytes takes minutes.
         connection.execute(sa.text("SET statement_timeout = 0"))
-        # A wait within a statement would block CREATE INDEX CONCURRENTLY: a deadlock.
+        # Poll: CREATE INDEX CONCURRENTLY of the lock holder would wait for a statement that waits for the lock.
         while not connection.scalar(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": _INDEX_LOCK}):
             time.sleep(_PAUSE)
         try:

@@ -1,6 +1,6 @@
 """The outbox: notifications for the bus, written in the transaction of their change, and the leases of their senders.
-All notifications about one subject are in one partition, and a partition has one sender at a time. That keeps their
-order, which is that of ids, and of commits if the row of the subject is locked."""
+All notifications about one subject are in one partition, and a partition has one sender at a time. So they are sent in
+the order of their ids, which is the order of commits if the transactions lock the row of the subject."""
 
 import datetime
 import zlib
@@ -21,7 +21,7 @@ PARTITIONS = 16
 _ADD = sa.insert(TABLE)
 _BUSY = sa.select(TABLE.c.lane).distinct()
 _PAGE = sa.select(TABLE).where(TABLE.c.lane == sa.bindparam("of")).order_by(TABLE.c.id)
-# No lease is longer than this; a later time was written before the clock was set back.
+# A lease that ends later than ``never`` was written before the clock was set back, and counts as expired.
 _TAKE = sa.update(HELD).where(HELD.c.lane == sa.bindparam("of"), sa.or_(
     HELD.c.lease_until < sa.bindparam("now"), HELD.c.lease_until > sa.bindparam("never"),
     HELD.c.owner == sa.bindparam("me")))
@@ -46,7 +46,7 @@ def busy(connection: sa.Connection) -> list[int]:
 
 def take(connection: sa.Connection, partition: int, owner: str, now: datetime.datetime,
          until: datetime.datetime) -> bool:
-    """Take the lease of a partition until then; return True if ``owner`` has it."""
+    """Take the lease of a partition until ``until``; return True if ``owner`` has it."""
     never = until + (until - now)
     if connection.execute(_TAKE, {"of": partition, "now": now, "never": never, "me": owner, "owner": owner,
                                   "lease_until": until}).rowcount:
@@ -68,18 +68,18 @@ _FIELDS = tuple(name for name in Notification.__struct_fields__ if name in TABLE
 
 
 def sent(connection: sa.Connection, partition: int, owner: str, ids: Sequence[int], until: datetime.datetime) -> bool:
-    """Delete sent notifications; return True if ``owner`` still has the partition, renewed until then."""
+    """Delete sent notifications and renew the lease until ``until``; return False if ``owner`` has lost the lease."""
     connection.execute(sa.delete(TABLE).where(TABLE.c.id.in_(ids)))
     return bool(connection.execute(_OF_ITS_OWNER, {"of": partition, "me": owner, "lease_until": until}).rowcount)
 
 
 def release(connection: sa.Connection, partition: int, owner: str, now: datetime.datetime) -> None:
-    """End the lease of a partition, so that another sender may take it at once."""
+    """End the lease of a partition, so that another sender may take it immediately."""
     connection.execute(_OF_ITS_OWNER, {"of": partition, "me": owner, "lease_until": now})
 
 
 def drop(connection: sa.Connection, before: datetime.datetime, most: int, limit: int) -> int:
-    """Delete at most ``limit`` notifications that were written before then or exceed the ``most`` newest."""
+    """Delete at most ``limit`` notifications that are older than ``before`` or not among the ``most`` newest."""
     newest_too_many = connection.scalar(sa.select(TABLE.c.id).order_by(TABLE.c.id.desc()).offset(most).limit(1))
     over = TABLE.c.created_at < before
     if newest_too_many is not None:

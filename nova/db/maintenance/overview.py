@@ -21,8 +21,8 @@ NODES = tables.compute_nodes
 SERVICES = tables.services
 
 _SHOWN = (VCPU, MEMORY_MB, DISK_GB)
-_LATEST = 10_000  # number of latest actions that are searched for failures and boots, which have no index
-_MINUTES = 30  # number of minutes whose boots are counted
+_LATEST = 10_000  # number of newest actions that are searched for failures and boots, since no index finds these
+_MINUTES = 30  # number of past minutes for which the boots of each minute are counted
 
 Counts = dict[tuple[str, ...], float]
 
@@ -83,7 +83,7 @@ _OF_ACTIONS = (ACTIONS.c.uuid, ACTIONS.c.request_id, ACTIONS.c.instance_uuid, AC
 
 
 def _operations(connection: sa.Connection, limit: int) -> list[overviews.OperationOverview]:
-    """Return operations. Of operations that hold an instance for which others queue, only the name is read."""
+    """Return the oldest running operations. A queued operation has the name of the one that holds its server."""
     front = ACTIONS.alias("front")
     rows = connection.execute(
         sa.select(*_OF_ACTIONS, ACTIONS.c.step, ACTIONS.c.owner, ACTIONS.c.queued, ACTIONS.c.waits_for,
@@ -100,12 +100,12 @@ def _operations(connection: sa.Connection, limit: int) -> list[overviews.Operati
 
 
 def _before_latest() -> sa.ColumnElement[Any]:
-    """Return the id before the latest actions."""
+    """Return the greatest id below those of the ``_LATEST`` newest actions."""
     return sa.select(sa.func.max(ACTIONS.c.id)).scalar_subquery() - _LATEST
 
 
 def _boots(connection: sa.Connection) -> list[int]:
-    """Return the completed builds of each of the last minutes; -1 if some may be older than the examined actions."""
+    """Return the completed builds of each past minute; -1 if it began before the oldest examined action."""
     now = clock.now()
     ends = [now - datetime.timedelta(minutes=minute) for minute in range(_MINUTES, -1, -1)]
     done = sa.and_(ACTIONS.c.operation == "build", ACTIONS.c.outcome == "success")
@@ -158,7 +158,7 @@ def services_by_state(connection: sa.Connection) -> Counts:
         .group_by(groups.c.binary, groups.c.up, groups.c.disabled))
     counts: collections.Counter[tuple[str, ...]] = collections.Counter()
     for binary, is_up, disabled, count in rows:
-        # Include zero: an alert on "down" must see the value return to it.
+        # Report zero counts, too: an alert on the number of services that are down ends when it reads 0.
         states = {"up": is_up, "down": not is_up, "disabled": disabled}
         counts.update({(binary, state): count if holds else 0 for state, holds in states.items()})
     return dict(counts)

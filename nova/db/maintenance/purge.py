@@ -1,9 +1,9 @@
 """Removal of deleted servers with all rows that belong to them, of the history of existing servers, of expired
-certificates, and of EC2 ids that no request has shown since.
+certificates, and of EC2 ids that no request has used since the given time.
 
-A purge may run beside other work and other purges, and may be killed: it uses one short transaction per page, in the
+A purge may run while services and other purges run, and may be killed: it uses one short transaction per page, in the
 order of (created_at, uuid), and pauses as long as the page took. Rows are archived before they are removed, so rows
-that a killed purge has archived but not removed are archived again by the next one.
+that a killed purge has archived but not removed are archived again by the next purge.
 """
 
 import collections
@@ -36,8 +36,7 @@ GO_ALONG = (ACTIONS, MIGRATIONS, tables.external_events, tables.security_group_m
             tables.console_tokens)
 # Tables in which a row protects its instance from the purge, because work on it is pending.
 KEEP = (tables.evictions, tables.fixed_ips, tables.floating_ips, tables.volumes, tables.share_accesses)
-# Number of rows per page.
-PAGE = 200
+PAGE = 200  # number of rows per page
 _ENDED_AT = sa.func.coalesce(INSTANCES.c.terminated_at, INSTANCES.c.updated_at, INSTANCES.c.created_at)
 
 Removed = collections.Counter[str]
@@ -82,7 +81,7 @@ def purge(db: Database, what: What, archive: IO[bytes] | None = None, page: int 
 
 
 def compact(db: Database) -> None:
-    """Return the space of removed rows to the file system. Each table is locked for a moment."""
+    """Return the space of removed rows to the file system. Each table is locked while its rows are copied."""
     if db.dialect == "sqlite":
         with contextlib.closing(db.engine.raw_connection()) as raw:  # The connection is in autocommit mode.
             for statement in ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
@@ -119,7 +118,7 @@ class _Kind:
         """Return the positions of the next rows."""
         statement = sa.select(*self.order).where(self.over).order_by(*self.order).limit(limit)
         if after is not None:
-            # The first term alone lets every database begin in the middle of the index.
+            # The first condition follows from the second, but lets each database start in the middle of the index.
             statement = statement.where(self.order[0] >= after[0], _behind(self.order, after))
         return [tuple(row) for row in connection.execute(statement)]
 
@@ -144,7 +143,7 @@ class _Kind:
 
 
 def _behind(order: Sequence[sa.Column[Any]], after: Place) -> sa.ColumnElement[bool]:
-    """Return the condition that a row comes after that position."""
+    """Return the condition that a row comes after the position ``after``."""
     further: sa.ColumnElement[bool] = order[0] > after[0]
     return sa.or_(further, sa.and_(order[0] == after[0], _behind(order[1:], after[1:]))) if order[1:] else further
 
@@ -152,12 +151,12 @@ def _behind(order: Sequence[sa.Column[Any]], after: Place) -> sa.ColumnElement[b
 def _kinds(what: What) -> list[_Kind]:
     kinds = [_Kind("deleted servers", INSTANCES, (INSTANCES.c.created_at, INSTANCES.c.uuid), sa.and_(
         INSTANCES.c.deleted == sa.true(), what.servers_before > _ENDED_AT, *_nobody_needs()), GO_ALONG)]
-    # An id that is shown again gets the same number.
+    # If the id of the object is needed again, it gets the same number (a CRC-32 of its uuid).
     kinds.append(_Kind("unused EC2 ids", EC2_IDS, (EC2_IDS.c.used_at, EC2_IDS.c.id),
                        EC2_IDS.c.used_at < what.servers_before))
     kinds += [_Kind("expired certificates", CERTIFICATES, (CERTIFICATES.c.not_after, CERTIFICATES.c.id),
                     CERTIFICATES.c.not_after < what.servers_before),
-              # A root signs no certificate that is valid for longer, so all of them were removed before.
+              # No certificate is valid for longer than its root, so all certificates of the root were removed before.
               _Kind("expired root certificates", ROOTS, (ROOTS.c.not_after, ROOTS.c.id), sa.and_(
                   ROOTS.c.not_after < what.servers_before,
                   ~sa.exists().where(CERTIFICATES.c.root_id == ROOTS.c.id)))]
@@ -173,7 +172,7 @@ def _kinds(what: What) -> list[_Kind]:
 
 
 def _has_newer(number: int) -> Iterator[sa.ColumnElement[bool]]:
-    """Return the condition that an action's server has ``number`` newer ones, which reads only these in the index."""
+    """Return the condition that the server of an action has ``number`` newer actions. Only these are read (index)."""
     if number:
         newer = ACTIONS.alias()
         yield sa.select(newer.c.id).where(newer.c.instance_uuid == ACTIONS.c.instance_uuid, newer.c.id > ACTIONS.c.id) \

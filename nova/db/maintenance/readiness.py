@@ -18,7 +18,7 @@ from nova.db.sql.engine import Database
 LOG = logging.getLogger(__name__)
 
 _SYNC = "run nova-manage db sync"
-# Files in a URL of PyMySQL, whose error does not name the one that is missing.
+# Parameters of a URL of PyMySQL that are paths. The error of PyMySQL does not say which file is missing.
 _FILES = frozenset({"ssl_ca", "ssl_cert", "ssl_key"})
 _PAUSE = 1.0  # seconds between two attempts to connect to a server that does not respond
 
@@ -55,7 +55,7 @@ def wait(url: str, seconds: float) -> None:
 
 
 def connected(url: str, new: bool = False) -> Database:
-    """Return a Database that accepts the login. Raise DatabaseUnusable. ``new``: create an SQLite file."""
+    """Return a Database that accepts the login. Raises DatabaseUnusable. ``new``: create a missing SQLite file."""
     try:
         database = Database(url, max_retries=0)
     except (sa.exc.ArgumentError, ImportError, ValueError) as error:
@@ -69,7 +69,7 @@ def connected(url: str, new: bool = False) -> Database:
         database.close()
         raise (Unreachable if file is None else exception.DatabaseUnusable)(
             url=_shown(url), reason=_reason(error)) from error
-    except OSError as error:  # File that the URL names.
+    except OSError as error:  # A file that the URL names cannot be read.
         database.close()
         files = [f"{name}={value}" for name, value in sa.make_url(url).query.items() if name in _FILES]
         raise _unusable(url, f"{' '.join(files)}: {error.strerror or error}") from error

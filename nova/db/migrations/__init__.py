@@ -1,1 +1,1 @@
-"""The schema's history: idempotent revisions. All but the first are frozen and never import the models."""
+"""Migrations of the schema; each can be repeated. All but the first are frozen and do not import the models."""

@@ -17,7 +17,7 @@ def _render(kind: str, item: Any, _autogen: Any) -> str | Literal[False]:
     return False
 
 
-# The caller holds the transaction: all steps of an upgrade or none, where the database supports that.
+# The caller commits, so that an upgrade makes all its steps or none (on databases with transactional DDL).
 context.configure(connection=context.config.attributes["connection"], target_metadata=tables.metadata,
                   transactional_ddl=True, render_item=_render)
 context.run_migrations()

@@ -32,7 +32,7 @@ def column(of: str, new: sa.Column[Any]) -> None:
 
 
 def is_left_for_later(of: str) -> bool:
-    """Return True if a table has rows, which a new index would lock (nova.db.maintenance.migrate makes it)."""
+    """Return True if a new index would lock a table with rows: nova.db.maintenance.migrate creates it later."""
     connection = op.get_bind()
     return connection.dialect.name == "postgresql" and connection.scalar(
         sa.select(sa.literal(1)).select_from(sa.table(of)).limit(1)) is not None

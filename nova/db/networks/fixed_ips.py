@@ -1,9 +1,9 @@
 """Addresses of the embedded networks.
 
-Addresses exist as rows before they are used, so that allocation locks nothing else. A network begins with some of its
-IPv4 addresses and gets more when these are used up. Addresses that were never used are allocated first, then those that
-have been free for the longest time. The MAC address of an interface belongs to the row of its IPv4 address, where it is
-unique, and the IPv6 address follows from both: the three stay together.
+The rows of addresses are created before the addresses are used, so that an allocation locks only these rows. A network
+begins with rows for some of its IPv4 addresses and gets more when all are used. Addresses that were never used are
+allocated first, then those that have been free for the longest time. The row of an IPv4 address also contains a unique
+MAC address, and the IPv6 address is derived from both: an interface always gets the three together.
 """
 
 import datetime
@@ -25,10 +25,10 @@ NETWORKS = tables.networks
 IPS = tables.fixed_ips
 INSTANCES = tables.instances
 
-POOL = 256  # number of addresses that a network gets at a time
+POOL = 256  # number of rows of addresses that are added to a network at a time
 # Release time of a row that was never allocated, which sorts before all others.
 _NEVER = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_TRIES = 16  # number of random addresses to try if the address that belongs to the row is taken
+_TRIES = 16  # number of random IPv6 addresses to try if the derived one is in use
 _OUI = "fa:16:3e"  # prefix of all MAC addresses of Nova: OpenStack's usual, locally administered one
 
 
@@ -55,8 +55,9 @@ _TAKE = (sa.update(IPS)
 
 def take(connection: sa.Connection, network: Network, instance_uuid: str, vif_id: str,
          wanted: str | None = None) -> Taken:
-    """Allocate an IPv4 address of the network, and an IPv6 address if it has an IPv6 subnet; ``wanted`` is one of the
-    two. Usually two statements. Raises NoMoreFixedIps, FixedIpInvalid (not of the network), FixedIpInUse."""
+    """Allocate an IPv4 address of the network, and an IPv6 address if the network has an IPv6 subnet. ``wanted``: the
+    requested IPv4 or IPv6 address. Usually two statements. Raises NoMoreFixedIps, FixedIpInvalid (not an address of
+    the network), FixedIpInUse."""
     wanted = check(network, wanted) if wanted else None
     wanted_v6 = wanted if wanted and ":" in wanted else None
     row = _row(connection, network, wanted) if wanted and not wanted_v6 else _free(connection, network)
@@ -93,7 +94,7 @@ def check(network: Network, address: str) -> str:
 
 
 def _reserved(network: Network, subnet: ipaddress.IPv4Network | ipaddress.IPv6Network) -> set[str | None]:
-    """Return the addresses for no interface: gateway, name servers, first and (IPv4: broadcast) last of the subnet."""
+    """Return the addresses that no interface gets: gateways, name servers, the first and last address of the subnet."""
     return {network.gateway, network.gateway_v6, *network.dns, str(subnet[0]), str(subnet[-1])}
 
 
@@ -133,7 +134,7 @@ def _row(connection: sa.Connection, network: Network, address: str) -> Any:
 
 def _insert(connection: sa.Connection, network: Network, address: str, instance_uuid: str | None = None,
             vif_id: str | None = None) -> bool:
-    """Insert the row of an address; return True if the address had none."""
+    """Insert the row of an address. Return False if the address already has a row."""
     values = {"network_uuid": network.uuid, "address": address, "version": 6 if ":" in address else 4,
               "instance_uuid": instance_uuid, "vif_id": vif_id, "updated_at": clock.now() if instance_uuid else _NEVER}
     existing = sa.select(IPS.c.id).where(IPS.c.network_uuid == network.uuid, IPS.c.address == address)
@@ -150,7 +151,7 @@ def fill(connection: sa.Connection, network: Network) -> None:
 
 
 def _lock(connection: sa.Connection, network: Network) -> int:
-    """Lock the network until the commit; return the first offset of its subnet without a row."""
+    """Lock the network until the commit. Return the offset, within its subnet, of the first address without a row."""
     offset = connection.scalar(
         sa.select(NETWORKS.c.next_offset).where(NETWORKS.c.uuid == network.uuid).with_for_update())
     if offset is None:
@@ -159,7 +160,7 @@ def _lock(connection: sa.Connection, network: Network) -> int:
 
 
 def _add(connection: sa.Connection, network: Network, offset: int) -> bool:
-    """Insert more rows from ``offset`` on; return False if the subnet has no more addresses."""
+    """Insert rows of up to ``POOL`` addresses from ``offset`` on. Return False if the subnet has no more addresses."""
     subnet = ipaddress.IPv4Network(network.cidr)
     end = min(offset + POOL, int(_end(network)) - int(subnet.network_address) + 1)
     if offset >= end:
@@ -181,7 +182,7 @@ def _add(connection: sa.Connection, network: Network, offset: int) -> bool:
 
 
 def _add_partners(connection: sa.Connection, network: Network, made: dict[str, str]) -> None:
-    """Insert the IPv6 addresses of these new rows (address: MAC), so that one statement allocates both."""
+    """Insert the IPv6 addresses derived from new rows (``made``: IPv4 -> MAC), so that one statement allocates both."""
     partners = {_partner(network, address, mac) for address, mac in made.items()}
     partners -= set(connection.scalars(sa.select(IPS.c.address).where(
         IPS.c.network_uuid == network.uuid, IPS.c.address.in_(list(partners)))))
@@ -192,7 +193,7 @@ def _add_partners(connection: sa.Connection, network: Network, made: dict[str, s
 
 
 def _assign(connection: sa.Connection, network: Network, row_ids: Sequence[int]) -> dict[int, str]:
-    """Assign MAC addresses to rows without one: the derived address, or another one if it is in use."""
+    """Assign MAC addresses to rows without one: the derived address, or another address if the derived is in use."""
     macs = {row_id: _mac(network, row_id) for row_id in row_ids}
     while taken := set(connection.scalars(sa.select(IPS.c.mac).where(IPS.c.mac.in_(list(macs.values()))))):
         macs.update({row_id: _spelt(secrets.randbelow(2**24)) for row_id, mac in macs.items() if mac in taken})
@@ -203,8 +204,8 @@ def _assign(connection: sa.Connection, network: Network, row_ids: Sequence[int])
 
 
 def _mac(network: Network, row_id: int) -> str:
-    """Return the derived MAC address of a row. Networks begin at different values, since other clouds may share the
-    wire."""
+    """Return the MAC address derived from the id of a row. The numbers of each network begin at a different value,
+    since another cloud may use the same physical network."""
     start = int.from_bytes(hashlib.sha256(network.uuid.encode()).digest()[:3], "big")
     return _spelt((start + row_id) % 2**24)
 
@@ -214,7 +215,7 @@ def _spelt(number: int) -> str:
 
 
 def _partner(network: Network, address: str, mac: str) -> str:
-    """Return the IPv6 address that belongs to an IPv4 address and a MAC address."""
+    """Return the IPv6 address derived from an IPv4 address and a MAC address."""
     subnet = plain_ip.v6_network(network.cidr_v6 or "")
     if network.ipv6_mode == SLAAC:
         return slaac_address(subnet, mac)
@@ -232,9 +233,9 @@ def _random_v6(network: Network) -> str:
             return address
 
 
-# --- administration ------------------------------------------------------------------------------
+# --- os-fixed-ips, for administrators -------------------------------------------------------------
 def show(connection: sa.Connection, address: str) -> NetworkAddress:
-    """Return an address of a network, whether or not it was ever used. Raises FixedIpNotFoundForAddress."""
+    """Return an address of a network, even if it was never used. Raises FixedIpNotFoundForAddress."""
     network = _network_of(connection, address)
     row = connection.execute(
         sa.select(IPS.c.reserved, IPS.c.instance_uuid, INSTANCES.c.hostname, INSTANCES.c.host)
@@ -248,8 +249,8 @@ def show(connection: sa.Connection, address: str) -> NetworkAddress:
 
 
 def reserve(connection: sa.Connection, address: str, reserved: bool) -> None:
-    """Set whether servers may get the address. A server that has the address keeps it. Raises
-    FixedIpNotFoundForAddress, InvalidInput (outside of the pool, or not an IPv4 address)."""
+    """Reserve an address, so that no server gets it, or end its reservation. A server that has the address keeps it.
+    Raises FixedIpNotFoundForAddress, InvalidInput (outside of the pool, or not an IPv4 address)."""
     network = _network_of(connection, address)
     if ":" in address:  # The IPv6 address follows from the IPv4 address.
         raise exception.InvalidInput(reason=f"{address} is an IPv6 address: reserve the related IPv4 address")

@@ -1,6 +1,6 @@
-"""DNS names of floating addresses: domains, which administrators create, and the names of projects in them. Hosts serve
-the names to their guests. A public domain is for all guests; a private one for guests in its availability zone, or in
-all zones if it has none."""
+"""DNS names of floating addresses: domains, which administrators create, and the names of projects in these domains.
+Hosts serve the names to their guests: those of a public domain to all guests, those of a private domain to guests in
+its availability zone (without a zone: to all guests)."""
 
 import ipaddress
 import re
@@ -24,17 +24,15 @@ VERSIONS = tables.versions
 
 PUBLIC, PRIVATE = "public", "private"
 
-# Maximum number of domains, of names in a domain, and of names of a project in all domains.
-_MOST = 1000
-_OF_PROJECT = 100
-# Maximum number of domains per message to a host; each may have a thousand names.
-SERVED_AT_ONCE = 20
+_MOST = 1000  # maximum number of domains, and of names in a domain
+_OF_PROJECT = 100  # maximum number of names of a project in all domains
+SERVED_AT_ONCE = 20  # maximum number of domains per message to a host; each may have a thousand names
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?")
 
 
 # --- domains -------------------------------------------------------------------------------------
 def index(connection: sa.Connection, project_id: str | None = None) -> list[Domain]:
-    """Return the domains that a project may see (None: all domains), by name."""
+    """Return the domains that a project may see (None: all domains), sorted by name."""
     return rows.to_objects(Domain, connection.execute(
         sa.select(DOMAINS).where(*rows.equal_or_null(DOMAINS.c.project_id, project_id)).order_by(DOMAINS.c.domain)))
 
@@ -57,7 +55,7 @@ def _check_free(connection: sa.Connection, domain: str) -> None:
     """Raise Conflict if a project has an entry in a parent domain whose full name lies in the new domain."""
     labels = domain.split(".")
     above = {".".join(labels[count:]): ".".join(labels[:count]) for count in range(1, len(labels))}
-    # Locked, so that no such name is created meanwhile.
+    # Lock the parent domains, so that no such name is created before the commit.
     for parent in connection.scalars(sa.select(DOMAINS.c.domain).where(
             DOMAINS.c.domain.in_(above)).order_by(DOMAINS.c.domain).with_for_update()).all():
         name = connection.scalar(sa.select(ENTRIES.c.name).where(
@@ -77,7 +75,7 @@ def delete_domain(connection: sa.Connection, domain: str) -> None:
 
 
 def _lock(connection: sa.Connection, domain: str, project_id: str | None) -> Domain:
-    """Lock a domain against changes until the commit: its names are created and deleted with it."""
+    """Lock a domain until the commit. All changes of names in the domain lock it first."""
     stored = _domain(connection, sa.select(DOMAINS).with_for_update(), domain, project_id)
     if project_id is not None and stored.scope == PRIVATE:
         raise exception.Forbidden(f"Only administrators may change names in {stored.domain}, a private domain.")
@@ -137,7 +135,7 @@ def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = 
 
 
 def _check_inside(connection: sa.Connection, name: str, domain: str) -> None:
-    """Check that a name is in no domain below this one, which may belong to another project. Raises Forbidden."""
+    """Check that a name does not lie in a subdomain, which may belong to another project. Raises Forbidden."""
     labels = name.split(".")
     longer = [".".join([*labels[count:], domain]) for count in range(len(labels))]
     inside = connection.scalar(sa.select(DOMAINS.c.domain).where(
@@ -175,7 +173,7 @@ def _name(field: str, value: str) -> str:
 
 # --- messages to hosts -----------------------------------------------------------------------------------
 def served_changes(connection: sa.Connection, domains: Collection[str]) -> dict[str, list[ServedDomain]]:
-    """Return the messages about the current state of these domains, by five statements for any number of hosts."""
+    """Return host -> messages with the current state of these domains. Five statements for any number of hosts."""
     stored_versions = dict(connection.execute(sa.select(VERSIONS.c.name, VERSIONS.c.version).where(
         VERSIONS.c.name.in_([versions.dns(domain) for domain in domains]))).all())
     stored_domains = {row.domain: row for row in connection.execute(
@@ -195,8 +193,8 @@ def served_changes(connection: sa.Connection, domains: Collection[str]) -> dict[
 
 
 def newer_served(connection: sa.Connection, host: str, held: Mapping[str, int]) -> list[ServedDomain]:
-    """Return the domains of a host whose known version is old or absent, at most :data:`SERVED_AT_ONCE`, and the known
-    ones that the host no longer has."""
+    """Return the domains of a host whose versions are newer than in ``held`` (domain -> version on the host), at most
+    :data:`SERVED_AT_ONCE`, and removals of the domains in ``held`` that the host must no longer serve."""
     stored = connection.execute(sa.select(DOMAINS, VERSIONS.c.version).outerjoin(
         VERSIONS, VERSIONS.c.name == sa.literal(versions.dns("")) + DOMAINS.c.domain).order_by(DOMAINS.c.domain)).all()
     if not stored and not held:
@@ -205,7 +203,7 @@ def newer_served(connection: sa.Connection, host: str, held: Mapping[str, int]) 
     ours = {row.domain: row.version or 0 for row in stored if _is_for(row, zone)}
     removed = [ServedDomain(domain=domain, version=version, removed=True) for domain, version in sorted(held.items())
                if domain not in ours]
-    # A domain created before versions existed is sent once, too.
+    # A domain from a release without versions has version 0: -1 ensures that it is sent, too.
     stale = [domain for domain, version in ours.items() if version > held.get(domain, -1)][:SERVED_AT_ONCE]
     names = _addresses(connection, stale)
     return removed + [ServedDomain(domain=domain, version=ours[domain], names=names[domain]) for domain in stale]

@@ -1,6 +1,6 @@
-"""Floating addresses: pools, owners, and the interfaces that they lead to. The network_info of a server also contains
-its floating addresses, for hosts and users. A change of them holds the row of the server and increases the version of
-the data that hosts receive."""
+"""Floating addresses: pools, owners, and the interfaces with which they are associated. For hosts and users, the
+network_info of a server also contains its floating addresses. A transaction that changes the floating addresses of a
+server locks the row of the server and increases the version of the data that hosts receive."""
 
 import ipaddress
 
@@ -19,8 +19,7 @@ from nova.objects.servers.instance import Instance
 
 TABLE = tables.floating_ips
 
-# Number of addresses that are created or removed at a time.
-_MOST = 1024
+_MOST = 1024  # maximum number of addresses that one request creates or deletes
 _NOWHERE = {"instance_uuid": None, "vif_id": None, "fixed_address": None}
 
 
@@ -68,7 +67,7 @@ def _addresses(cidr: str) -> list[str]:
 
 # --- of a project --------------------------------------------------------------------------------
 def index(connection: sa.Connection, project_id: str | None = None) -> list[FloatingIp]:
-    """Return the floating IPs of a project, oldest first; None: all, including free ones."""
+    """Return the floating IPs of a project (None: all floating IPs, including free ones), oldest first."""
     return rows.to_objects(FloatingIp, connection.execute(
         sa.select(TABLE).where(*rows.equal(TABLE.c.project_id, project_id)).order_by(TABLE.c.id)))
 
@@ -110,8 +109,8 @@ def allocate(connection: sa.Connection, project_id: str, pool: str | None = None
 
 
 def release(connection: sa.Connection, uuid: str, project_id: str | None = None) -> str | None:
-    """Return an address to its pool; return the server that it led to, whose host must be notified. Raises
-    FloatingIpNotFound, Conflict (it is being associated with a server)."""
+    """Release an address to its pool. Return the server with which it was associated, whose host must be notified, or
+    None. Raises FloatingIpNotFound, Conflict (it is being associated with a server)."""
     floating_ip = get(connection, uuid, project_id)
     if floating_ip.instance_uuid is not None:
         _take_from(connection, servers.lock(connection, floating_ip.instance_uuid), floating_ip.address)
@@ -126,13 +125,13 @@ def release(connection: sa.Connection, uuid: str, project_id: str | None = None)
 
 # --- of a server, whose row is locked ------------------------------------------------------------
 def server_of(connection: sa.Connection, address: str, project_id: str) -> str | None:
-    """Return the server that a project's floating address currently leads to. Raises FloatingIpNotFound."""
+    """Return the server with which a project's floating address is associated. Raises FloatingIpNotFound."""
     return _read(connection, TABLE.c.address == address, address, project_id).instance_uuid
 
 
 def give(connection: sa.Connection, instance: Instance, address: str, fixed_address: str | None = None) -> None:
-    """Associate a floating IP of the server's project with one of its addresses (None: the first without one). Raises
-    FloatingIpNotFound, FloatingIpInUse (it is associated), InvalidInput, InstanceInvalidState."""
+    """Associate a floating IP of the server's project with a fixed address of the server (None: of the first interface
+    without a floating IP). Raises FloatingIpNotFound, FloatingIpInUse, InvalidInput, InstanceInvalidState."""
     _read(connection, TABLE.c.address == address, address, instance.project_id)
     if instance.task_state == states.DELETING:  # The server may have released all its addresses already.
         raise exception.InvalidInput(f"Instance {instance.uuid} is being deleted")
@@ -151,7 +150,7 @@ def give(connection: sa.Connection, instance: Instance, address: str, fixed_addr
                                TABLE.c.instance_uuid.is_(None))
         .values(instance_uuid=instance.uuid, vif_id=vif.id, fixed_address=vif.addresses(4)[0],
                 updated_at=clock.now())).rowcount
-    if not done:  # Another transaction was faster.
+    if not done:  # Another transaction has associated or released the address meanwhile.
         raise exception.FloatingIpInUse(address=address)
     _write(connection, instance, vif.id, address)
 

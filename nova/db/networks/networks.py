@@ -21,7 +21,7 @@ IPS = tables.fixed_ips
 
 
 def index(connection: sa.Connection, project_id: str | None = None) -> list[Network]:
-    """Return the project's own and the shared networks, oldest first; None: all networks."""
+    """Return the project's own and the shared networks (``project_id`` None: all networks), oldest first."""
     return rows.to_objects(Network, connection.execute(
         sa.select(TABLE).where(*rows.equal_or_null(TABLE.c.project_id, project_id)).order_by(TABLE.c.id)))
 
@@ -34,11 +34,11 @@ def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> 
 
 
 def create(connection: sa.Connection, network: Network) -> Network:
-    """Insert a network with defaults for empty fields (``vni`` 0: a free one). Raises InvalidInput (naming the field),
-    NetworkDuplicate."""
+    """Insert a network with defaults for empty fields (``vni`` 0: an unused number). Raises InvalidInput (with the name
+    of the field), NetworkDuplicate."""
     uuid = network.uuid or new_uuid()
     complete = _checked(network, uuid)
-    # A unique index detects neither overlaps nor a VLAN used twice.
+    # Only one transaction at a time: a unique index cannot refuse overlapping subnets or a VLAN that is in use.
     quotas.serialize(connection, "networks")
     others = index(connection)
     for other in others:
@@ -63,8 +63,9 @@ def create(connection: sa.Connection, network: Network) -> Network:
 
 
 def associate(connection: sa.Connection, project_id: str, uuid: str | None = None) -> Network:
-    """Assign a network without an owner to the project; None: the first without servers of another project. Raises
-    NetworkNotFound, NetworkInUse (owned, or used, by another project), NetworkDuplicate, NoMoreNetworks."""
+    """Assign a network without an owner to the project (``uuid`` None: the first one without servers of other
+    projects). Raises NetworkNotFound, NetworkInUse (another project owns or uses it), NetworkDuplicate,
+    NoMoreNetworks."""
     quotas.serialize(connection, "networks")
     if uuid is not None:
         network = get(connection, uuid)
@@ -78,8 +79,8 @@ def associate(connection: sa.Connection, project_id: str, uuid: str | None = Non
 
 
 def disassociate(connection: sa.Connection, uuid: str, project: bool, host: bool) -> None:
-    """Remove the owner of a network (which is then shared), its host, or both. Raises NetworkNotFound, NetworkInUse
-    (servers of the project are on it), NetworkDuplicate."""
+    """Remove the owner of a network (which is shared afterwards), its host, or both. Raises NetworkNotFound,
+    NetworkInUse (it has servers of the project), NetworkDuplicate."""
     quotas.serialize(connection, "networks")
     network = get(connection, uuid)
     if project and network.project_id is not None:
@@ -99,7 +100,7 @@ def associate_host(connection: sa.Connection, uuid: str, host: str) -> None:
 
 
 def _has_servers(connection: sa.Connection, uuid: str, besides: str | None = None) -> bool:
-    """Return True if servers (of projects other than ``besides``) have addresses of the network."""
+    """Return True if servers (of projects other than ``besides``, if given) have addresses of the network."""
     instances = tables.instances
     statement = sa.select(IPS.c.id).join(instances, instances.c.uuid == IPS.c.instance_uuid).where(
         IPS.c.network_uuid == uuid)
@@ -109,7 +110,7 @@ def _has_servers(connection: sa.Connection, uuid: str, besides: str | None = Non
 
 
 def _owned(connection: sa.Connection, network: Network, project_id: str | None) -> Network:
-    """Return the network with another owner. Raises NetworkDuplicate if the owner has a network of this name."""
+    """Change the owner of a network; return it. Raises NetworkDuplicate if the owner has a network of this name."""
     same = sa.and_(TABLE.c.label == network.label, TABLE.c.id != network.id, TABLE.c.project_id.is_not_distinct_from(
         project_id))
     if connection.scalar(sa.select(TABLE.c.id).where(same).limit(1)) is not None:
@@ -128,7 +129,7 @@ def delete(connection: sa.Connection, uuid: str) -> None:
     row = connection.execute(sa.select(TABLE.c.id).where(TABLE.c.uuid == uuid).with_for_update()).first()
     if row is None:
         raise exception.NetworkNotFound(network_id=uuid)
-    # Free addresses first: the deletion waits for a concurrent allocation and finds it below.
+    # Delete free addresses first: this waits for a concurrent allocation, whose address is then found below.
     connection.execute(sa.delete(IPS).where(IPS.c.network_uuid == uuid, IPS.c.instance_uuid.is_(None)))
     if connection.scalar(sa.select(IPS.c.id).where(IPS.c.network_uuid == uuid).limit(1)) is not None:
         raise exception.NetworkInUse(network_id=uuid)
@@ -164,7 +165,7 @@ def _checked(network: Network, uuid: str) -> Network:
 
 
 def _check_wire(network: Network) -> None:
-    """Check the fields that connect the network between hosts."""
+    """Check the fields about the traffic between hosts: VLAN, VNI and bridge."""
     if network.vlan is not None and not 1 <= network.vlan <= 4094:
         raise exception.InvalidInput(reason=f"vlan {network.vlan} is not between 1 and 4094")
     if network.vlan is not None and not network.bridge_interface:
@@ -179,7 +180,7 @@ def _check_wire(network: Network) -> None:
 
 
 def _checked_v6(network: Network) -> tuple[str | None, str | None]:
-    """Return the IPv6 subnet and its gateway, or empty values without one."""
+    """Return the IPv6 subnet and its gateway, or (None, None) without an IPv6 subnet."""
     if not network.cidr_v6:
         if network.gateway_v6:
             raise exception.InvalidInput(reason="gateway_v6 needs a cidr_v6")

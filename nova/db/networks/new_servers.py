@@ -11,13 +11,13 @@ from nova.db.sql import hot, rows
 from nova.objects.servers.action import Action
 from nova.objects.servers.instance import Instance
 
-_ACTION = "first_action_"  # prefix of the parameters of the action, whose columns have the names of an instance's
+_ACTION = "first_action_"  # prefix of the action's parameters, since instances have columns of the same names
 
 
 def insert(connection: sa.Connection, instances: Sequence[Instance], first_actions: Sequence[Action],
            default_group_of: str | None) -> None:
     """Insert instances, whose ids are set, and their first actions. ``default_group_of``: the project whose default
-    security group gets the instances as members, or None. PostgreSQL stores a single server by one statement."""
+    security group gets the instances as members, or None. On PostgreSQL, a single server takes one statement."""
     project, uuids = default_group_of, [instance.uuid for instance in instances]
     if project is not None and len(instances) == 1 and connection.dialect.name == "postgresql":
         action = rows.values_of(actions.TABLE, first_actions[0])

@@ -1,6 +1,6 @@
-"""Security groups in the form for hosts: each group once, and its members whenever they change. A rule that allows a
-group does not list its members: the host stores the members of each group that rules name. So the cost of a change
-depends on the changed group, not on the servers in it or on the rules that name it."""
+"""Security groups in the form for hosts: a host receives each group once, and its members whenever they change. A rule
+with a source group does not list the members: the host stores the members of each source group once. So the cost of a
+change does not depend on the number of servers in the group or of rules with this source group."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -25,18 +25,18 @@ _RULES, _MEMBERS = "rules:", "members:"
 
 # --- changes ---------------------------------------------------------------------------------
 def rules_of(group_id: int) -> str:
-    """Return the name of a change of a group's rules."""
+    """Return the name for "the rules of a group have changed"."""
     return f"{_RULES}{group_id}"
 
 
 def members_of(group_id: int) -> str:
-    """Return the name of a change of the addresses in a group."""
+    """Return the name for "the addresses in a group have changed"."""
     return f"{_MEMBERS}{group_id}"
 
 
 def moved(connection: sa.Connection, instance_uuid: str) -> set[str]:
-    """Return the groups of this server that rules name, and increase their versions. Called in the transaction that
-    changes the addresses of the server."""
+    """Increase the versions of this server's groups that are the source of a rule; return :func:`members_of` each.
+    Called in the transaction that changes the addresses of the server."""
     named = sa.select(RULES.c.id).where(RULES.c.group_id == MEMBERS.c.group_id).exists()
     groups = connection.execute(
         sa.select(GROUPS.c.id, GROUPS.c.project_id).join(MEMBERS, MEMBERS.c.group_id == GROUPS.c.id)
@@ -47,7 +47,8 @@ def moved(connection: sa.Connection, instance_uuid: str) -> set[str]:
 
 
 def changed(connection: sa.Connection, names: Collection[str]) -> dict[str, list[GroupFilter]]:
-    """Return the hosts that these changes concern, with the present state, by at most six statements."""
+    """Return host -> the current state of the groups in ``names``, for hosts that need them. At most six statements.
+    ``names``: results of :func:`rules_of` and :func:`members_of`."""
     rules, members = (sorted(int(name.removeprefix(kind)) for name in names if name.startswith(kind))
                       for kind in (_RULES, _MEMBERS))
     namers: dict[int, set[int]] = {}
@@ -67,7 +68,7 @@ def changed(connection: sa.Connection, names: Collection[str]) -> dict[str, list
 
 
 def _places(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, set[str]]:
-    """Return group -> hosts on which its servers may be, by two statements with a row for each host."""
+    """Return group -> possible hosts of its servers, by two statements that return a row per host or migration."""
     hosts: dict[int, set[str]] = {}
     if not group_ids:
         return hosts
@@ -95,15 +96,15 @@ _GROUPS_OF = (
 
 
 def rules_for(connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
-    """Return the rules of each server. At most three statements for any number. The version is read first: what is read
-    after it is as new, or newer."""
+    """Return the rules of each server, by at most three statements for any number of servers. Versions are read first,
+    so the other data are as new as their version, or newer."""
     rule_sets = {uuid: RuleSet() for uuid in instance_uuids}
     for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids)}) if rule_sets else ():
         rule_sets[row.uuid].version = row.version or 0
         rule_sets[row.uuid].floating = {vif.id: vif.floating for vif in row.network_info if vif.floating}
         if row.group_id is not None:
             rule_sets[row.uuid].groups.append(row.group_id)
-    # The version of a group is that of its project, which is that of its servers.
+    # All groups and servers of a project have one version.
     versions = {group_id: rule_set.version for rule_set in rule_sets.values() for group_id in rule_set.groups}
     filters = {group_filter.id: group_filter for group_filter in _rules(connection, versions)}
     named = {other: versions[group_filter.id] for group_filter in filters.values() for other in group_filter.named()}
@@ -140,7 +141,7 @@ def _rules(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilt
 
 
 def _members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:
-    """Select members. The MAC address of an interface is in the row of its IPv4 address."""
+    """Return the members of groups. The MAC address of an interface is in the row of its IPv4 address."""
     filters = {group_id: GroupFilter(id=group_id, members_version=version) for group_id, version in held.items()}
     with_mac = IPS.alias()
     for group_id, address, mac in connection.execute(
@@ -155,8 +156,8 @@ def _members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFi
 
 
 def newer(connection: sa.Connection, held: Mapping[str, int], host: str = "") -> dict[str, RuleSet]:
-    """Return the rules of the servers whose known version is old. One statement if there are none. With ``host``: only
-    of servers that may be there."""
+    """Return the rules of the servers whose version is newer than in ``held`` (server -> version). One statement if
+    there are none. ``host``: only of servers that may exist on this host."""
     if not held:
         return {}
     there = servers.placed_on(host) if host else INSTANCES.c.deleted == sa.false()

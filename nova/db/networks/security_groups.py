@@ -25,7 +25,7 @@ INSTANCES = tables.instances
 
 DEFAULT = "default"
 ANYWHERE = "0.0.0.0/0"
-# Maximum number of rules of new default groups: each of these groups gets all of them.
+# Maximum number of default rules. Each new group "default" gets a copy of all default rules.
 _MOST_DEFAULT_RULES = 100
 _RULE = ("protocol", "from_port", "to_port", "cidr")
 
@@ -126,7 +126,7 @@ def _rename_on_servers(connection: sa.Connection, group_id: int, before: str, af
 
 
 def delete(connection: sa.Connection, group_id: int, project_id: str | None = None) -> list[int]:
-    """Delete a group and the rules of other groups that name it as source; return these groups. Raises
+    """Delete a group and the rules with this source group in other groups. Return the ids of these other groups. Raises
     SecurityGroupNotFound, SecurityGroupInUse, InvalidInput (the default group)."""
     row = _row(connection, group_id, project_id, lock=True)
     if row.name == DEFAULT:
@@ -162,10 +162,10 @@ def add_rule(connection: sa.Connection, rule: SecurityGroupRule, project_id: str
 
 
 def source_of(rule: sa.Row[Any]) -> str | None:
-    """Return the network that a rule allows, with host bits cleared, or None for a group."""
+    """Return the network that a rule allows, with host bits cleared, or None if the rule has a source group."""
     if rule.group_id is not None:
         return None
-    # An earlier release accepted zones.
+    # An earlier release accepted IPv6 addresses with a zone (fe80::1%eth0).
     return str(plain_ip.network(re.sub("%[^/]*", "", rule.cidr or ANYWHERE), strict=False))
 
 
@@ -188,8 +188,8 @@ _RESOLVE = sa.select(TABLE).where(TABLE.c.project_id == sa.bindparam("project"),
 
 
 def resolve(connection: sa.Connection, project_id: str, names: Sequence[str]) -> list[SecurityGroup]:
-    """Return the groups with these names or ids in this order, without duplicates and without rules, and lock them
-    against deletion and renaming. Creates the default group if it is requested. Raises SecurityGroupNotFound."""
+    """Return the groups with these names or ids in this order, without duplicates and without their rules. Lock them
+    against deletion and renaming. Create the default group if it is among them. Raises SecurityGroupNotFound."""
     wanted = {"project": project_id, "names": list(names),
               "ids": [number for number in map(whole, names) if number is not None]}
     matching = connection.execute(_RESOLVE, wanted).all()
@@ -206,7 +206,7 @@ def resolve(connection: sa.Connection, project_id: str, names: Sequence[str]) ->
 
 
 def add_members(connection: sa.Connection, group_ids: Sequence[int], instance_uuids: Sequence[str]) -> None:
-    """Add servers, which are not members yet, to groups."""
+    """Add servers to groups of which they are not members yet."""
     pairs = [{"group_id": group_id, "instance_uuid": uuid} for group_id in group_ids for uuid in instance_uuids]
     if pairs:
         connection.execute(sa.insert(MEMBERS), pairs)

@@ -1,1 +1,1 @@
-"""Queries of the Placement API, on the providers, inventories and allocations of hosts and claims."""
+"""Queries of the Placement API. They read and change the rows of hosts (providers, inventories) and of claims."""

@@ -1,6 +1,6 @@
 """Allocation candidates, computed from the rows that claims change.
 
-Statements preselect trees by resources, traits and aggregates, a page of trees each; the rest is a pure function."""
+SQL selects trees by resources, traits and aggregates, a page of trees at a time; a pure function combines providers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +17,8 @@ INVENTORIES = tables.inventories
 
 _PAGE = 100  # trees per page
 _MOST_TREES = 3000  # maximum number of preselected trees per request
-_MOST_PROVIDERS = 20_000  # number of providers after which a response gets no further trees
-_MOST_TRIES = 200_000  # maximum number of combinations per request: a second or two of CPU time
+_MOST_PROVIDERS = 20_000  # number of providers in a response at which no further trees are added
+_MOST_TRIES = 200_000  # maximum number of combinations tried per request, which take one or two seconds of CPU time
 
 
 def find(connection: sa.Connection, request: CandidateRequest) -> Candidates:
@@ -52,11 +52,11 @@ _ROOT = PROVIDERS.alias("root")
 
 
 def _conditions(connection: sa.Connection, request: CandidateRequest) -> list[sa.ColumnElement[bool]]:
-    """Return conditions that every tree with candidates fulfils. Each looks up rows by an index, for one tree."""
+    """Return conditions that every tree with candidates fulfils. Each condition reads rows of one tree by an index."""
     in_tree = PROVIDERS.c.root_uuid == _ROOT.c.uuid
     conditions: list[sa.ColumnElement[bool]] = [_ROOT.c.parent_uuid.is_(None)]
     for group in request.groups:
-        # Nested, so that no database begins with all inventories of a resource class.
+        # Nested, so that no database chooses to read all inventories of a resource class first.
         conditions += [sa.exists(sa.select(1).where(in_tree, sa.exists(sa.select(1).where(
             INVENTORIES.c.provider_uuid == PROVIDERS.c.uuid, providers.offers(name, amount)))))
             for name, amount in group.resources.items()]

@@ -39,7 +39,7 @@ _SELECT = (sa.select(ALLOCATIONS, CONSUMERS.c.generation, CONSUMERS.c.type, MIGR
 
 # --- reads -----------------------------------------------------------------------------------
 def get(connection: sa.Connection, uuid: str) -> ConsumerView | None:
-    """Return the allocations of a consumer, by two statements; None if it has none."""
+    """Return the allocations of a consumer, or None if it has none. Two statements."""
     consumers = _views(connection.execute(_SELECT.where(ALLOCATIONS.c.consumer_uuid == uuid)).all())
     for consumer in consumers:
         consumer.providers = {row.uuid: providers.generation_of(row) for row in connection.execute(
@@ -72,7 +72,7 @@ def _type(row: Any) -> str:
 
 
 def _views(allocation_rows: Sequence[Any]) -> list[ConsumerView]:
-    """Return the consumers of these rows. The root's row of a server without own resources is no allocation."""
+    """Return the consumers of these rows. Rows without resources are left out: a claim always has a row of the root."""
     consumers: dict[str, ConsumerView] = {}
     for row in allocation_rows:
         consumer = consumers.setdefault(row.consumer_uuid, ConsumerView(
@@ -97,7 +97,7 @@ def replace(connection: sa.Connection, changes: Sequence[ConsumerChange]) -> lis
     roots = set(connection.scalars(sa.select(ALLOCATIONS.c.root_uuid).where(ALLOCATIONS.c.consumer_uuid.in_(uuids))))
     roots.update(connection.scalars(sa.select(PROVIDERS.c.root_uuid).where(PROVIDERS.c.uuid.in_(wanted))))
     providers.hold(connection, roots)
-    # Locked before their allocations are read: another transaction may add some in another tree.
+    # Lock the consumers before reading their allocations: another transaction may add allocations in another tree.
     ordered = sorted(changes, key=lambda change: change.uuid)
     for change in ordered:
         _write_consumer(connection, change)
@@ -133,7 +133,7 @@ def remove(connection: sa.Connection, uuid: str) -> list[Any]:
 
 
 def _check_owner(connection: sa.Connection, uuids: Sequence[str]) -> None:
-    """Raise OwnedByNova if a consumer is a server or a migration, also one without a claim."""
+    """Raise OwnedByNova if a consumer is a server or a migration, even if it has no claim."""
     for statement, what, command in (
             (sa.select(INSTANCES.c.uuid).where(INSTANCES.c.uuid.in_(uuids), INSTANCES.c.deleted == sa.false()),
              "a server", "openstack server resize, migrate, shelve or delete"),

@@ -15,7 +15,7 @@ TABLE = tables.placement_names
 PROVIDERS = tables.providers
 INVENTORIES = tables.inventories
 _PAGE = 1000
-_MOST_CLASSES = 1 << 31  # more than there can be: all are listed
+_MOST_CLASSES = 1 << 31  # limit for scans.distinct() that is never reached
 _WHAT = {TRAIT: "trait", RESOURCE_CLASS: "resource class"}
 
 
@@ -27,7 +27,7 @@ def standard(kind: str) -> frozenset[str]:
 
 
 def index(connection: sa.Connection, kind: str, associated: bool | None = None) -> list[str]:
-    """Return all names in order. ``associated``: only traits that a provider has, or only those that none has."""
+    """Return all names in order. ``associated``: True for names that a provider has, False for unused names only."""
     used = _used_traits(connection) if kind == TRAIT else set(
         scans.distinct(connection, INVENTORIES.c.resource_class, {}, _MOST_CLASSES) or ())
     if associated:

@@ -29,11 +29,11 @@ NAMES = tables.placement_names
 
 SELECT = sa.select(PROVIDERS, NODES.c.generation.label("node_generation"), NODES.c.host).outerjoin(
     NODES, NODES.c.uuid == PROVIDERS.c.root_uuid)
-# Columns of lists. The traits are left out: they would be most of a long list.
+# The SELECT for lists, without traits, which would be most of the data.
 _BRIEF = SELECT.with_only_columns(*(column for column in SELECT.selected_columns if "traits" not in column.name),
                                   maintain_column_froms=True)
 _PAGE = 1000
-_MOST_INVENTORIES, _MOST_TRAIT_BYTES = 5000, 1 << 20  # per tree: all of them are in every message about its node
+_MOST_INVENTORIES, _MOST_TRAIT_BYTES = 5000, 1 << 20  # limits per tree: each message about its node has all of them
 _MOST_TRAITS, _MOST_CLASSES, _MOST_AGGREGATES = 1000, 200, 1000
 _SETTINGS = ("total", "reserved", "ratio", "min_unit", "max_unit", "step_size")
 
@@ -45,7 +45,7 @@ def get(connection: sa.Connection, uuid: str) -> ProviderView:
 
 
 def index(connection: sa.Connection, wanted: ProviderFilter) -> list[ProviderView]:
-    """Return the providers that fulfil all conditions, by a statement per 1000 of them."""
+    """Return the providers that fulfil all conditions, by a statement per 1000 providers."""
     statement = _BRIEF.where(*_conditions(connection, wanted)).order_by(PROVIDERS.c.uuid).limit(_PAGE)
     result: list[Any] = []
     page = connection.execute(statement).all()
@@ -85,7 +85,7 @@ def views(connection: sa.Connection, provider_rows: Sequence[Any]) -> list[Provi
 
 
 def offers(resource_class: str, amount: int) -> sa.ColumnElement[bool]:
-    """Return the condition that an inventory has room for an amount."""
+    """Return the condition that a row is the inventory of ``resource_class`` and has room for ``amount``."""
     return sa.and_(
         INVENTORIES.c.resource_class == resource_class,
         INVENTORIES.c.used + amount <= (INVENTORIES.c.total - INVENTORIES.c.reserved) * INVENTORIES.c.ratio,
@@ -139,7 +139,7 @@ def hold(connection: sa.Connection, roots: Collection[str]) -> None:
 
 
 def _held(connection: sa.Connection, uuid: str, *roots: str) -> Any:
-    """Lock the tree of a provider, and further trees, and return its row. Raises ProviderNotFound."""
+    """Lock the tree of a provider and the trees ``roots``; return the provider's row. Raises ProviderNotFound."""
     before = _row(connection, uuid)
     hold(connection, {before.root_uuid, *roots})
     row = _row(connection, uuid)
@@ -149,8 +149,7 @@ def _held(connection: sa.Connection, uuid: str, *roots: str) -> Any:
 
 
 def changed(connection: sa.Connection, row: Any, generation: int | None = None) -> None:
-    """Increment the generations of a locked provider. Raises ConcurrentUpdate unless it has ``generation`` (None: any).
-    """
+    """Increment the generations of a locked provider and its node. Raises ConcurrentUpdate for another generation."""
     if generation is not None and generation != generation_of(row):
         raise exception.ConcurrentUpdate(uuid=row.uuid, actual=generation_of(row), expected=generation)
     if row.node_generation is not None:
@@ -182,8 +181,8 @@ def create(connection: sa.Connection, name: str, uuid: str | None = None, parent
 
 def update(connection: sa.Connection, uuid: str, name: str, parent_uuid: str | None, reparent: bool,
            move: bool) -> ProviderView:
-    """Rename a provider and, if ``reparent``, set its parent; ``move``: it may have another parent now. Raises
-    ProviderNotFound, UnknownProvider, OwnedByNova, DuplicateProvider, Invalid."""
+    """Rename a provider and, if ``reparent``, set its parent. ``move``: True if its present parent may be replaced.
+    Raises ProviderNotFound, UnknownProvider, OwnedByNova, DuplicateProvider, Invalid."""
     new_root = _parent(connection, parent_uuid, lock=False).root_uuid if reparent and parent_uuid is not None else uuid
     row = _held(connection, uuid, *({new_root} - {uuid}))
     if new_root != uuid and _parent(connection, str(parent_uuid), lock=False).root_uuid != new_root:
@@ -255,7 +254,7 @@ def _move(connection: sa.Connection, row: Any, parent_uuid: str | None, new_root
 
 
 def _check_claims(connection: sa.Connection, uuid: str, subtree: Sequence[str]) -> None:
-    """Raise PlacementConflict if a server has a claim in a subtree: its node counts the claim."""
+    """Raise PlacementConflict if a server has a claim in a subtree, which must then stay in the tree of the node."""
     consumer = connection.scalar(sa.select(ALLOCATIONS.c.consumer_uuid).where(
         ALLOCATIONS.c.provider_uuid.in_(subtree), allocations.OF_SERVERS).limit(1))
     if consumer is not None:
@@ -271,7 +270,7 @@ def _tree(connection: sa.Connection, root: str) -> list[tuple[str, str | None]]:
 
 
 def _check_size(connection: sa.Connection, root: str) -> None:
-    """Raise PlacementConflict if a tree has more data than schedulers store and messages contain."""
+    """Raise PlacementConflict if a tree has more data than schedulers and messages may have of one node."""
     size = connection.execute(sa.select(
         sa.func.count(), sa.func.sum(sa.func.length(sa.type_coerce(PROVIDERS.c.traits, sa.Text)))).where(
             PROVIDERS.c.root_uuid == root)).one()
@@ -350,8 +349,8 @@ def _settings(inventory: Inventory) -> tuple[Any, ...]:
 
 def set_traits(connection: sa.Connection, uuid: str, traits: list[str], generation: int | None = None
                ) -> ProviderView:
-    """Replace the traits of a provider; those that nova-compute reports must stay, and only custom ones can be added to
-    them. Raises ProviderNotFound, ConcurrentUpdate, OwnedByNova, Invalid (an unknown trait)."""
+    """Replace the traits of a provider. Traits that nova-compute reports must stay, and only custom traits can be added
+    to them. Raises ProviderNotFound, ConcurrentUpdate, OwnedByNova, Invalid (an unknown trait)."""
     row, wanted = _held(connection, uuid), sorted(set(traits))
     names.check(connection, TRAIT, set(wanted) - set(row.traits))
     if len(wanted) > _MOST_TRAITS:

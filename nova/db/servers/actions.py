@@ -17,8 +17,8 @@ from nova.objects.volumes.volume import journal_without_secrets
 
 TABLE = tables.actions
 INSTANCES = tables.instances
-_LEASES = 2  # maximum lease of an action with an owner, in configured leases
-# Outcomes after which the results of the action's steps belong to no server.
+_LEASES = 2  # maximum lease of an action with an owner, in multiples of [conductor]lease
+# Outcomes after which the server does not keep what the steps of the action have created in external services.
 _WITHOUT_SUCCESS = ("superseded", "error")
 _ENDED = (*_WITHOUT_SUCCESS, "success")
 
@@ -67,14 +67,14 @@ def update(connection: sa.Connection, held: Action, **changes: Any) -> None:
 
 
 class Preemption:
-    """Takes an instance from its current action in the general order of locks, which begins with the action. The action
-    is only known once the instance is locked; therefore the transaction is repeated with that knowledge."""
+    """Locks the current action of an instance before the instance, as all transactions do. The action is known only
+    after the instance is locked: lock() then has the transaction repeated, and begin() locks the action first."""
 
     def __init__(self) -> None:
         self._locked_uuid: str | None = None
 
     def begin(self, connection: sa.Connection) -> None:
-        """Lock the action that the caller read, before the instance is locked."""
+        """Lock the action that :meth:`lock` found in the previous run of the transaction, if there was one."""
         if self._locked_uuid is not None:
             connection.execute(sa.select(TABLE.c.id).where(TABLE.c.uuid == self._locked_uuid).with_for_update())
 
@@ -83,7 +83,7 @@ class Preemption:
         begin() did not lock this action."""
         if uuid != self._locked_uuid and connection.dialect.name != "sqlite":  # SQLite has one lock for all rows.
             self._locked_uuid = uuid
-            raise db_exception.RetryRequest(exception.ServiceUnavailable("The server has an operation."))
+            raise db_exception.RetryRequest(exception.ServiceUnavailable("An operation of the server is running."))
         row = connection.execute(sa.select(TABLE).where(
             TABLE.c.uuid == uuid, TABLE.c.outcome.is_(None)).with_for_update()).first()
         return rows.to_object(Action, row) if row else None
@@ -91,8 +91,8 @@ class Preemption:
 
 def supersede(connection: sa.Connection, action: Action, events: Sequence[Event],
               cleanup: dict[str, Any] | None = None, until: datetime.datetime | None = None) -> None:
-    """End an action because another one took its instance; later reports of the action are refused. ``cleanup``: the
-    payload with the deferred cleanup that is due at ``until``, or None. Stored without volume keys."""
+    """End an action because another action has preempted it. Later reports of the ended action are refused.
+    ``cleanup``: the payload with the deferred cleanup that is due at ``until``, or None. No volume keys are stored."""
     now = clock.now()
     owner = {} if cleanup is None else {"owner": None}
     payload = journal_without_secrets(action.payload if cleanup is None else cleanup)
@@ -102,7 +102,7 @@ def supersede(connection: sa.Connection, action: Action, events: Sequence[Event]
 
 
 def due_cleanups(connection: sa.Connection, now: datetime.datetime, limit: int) -> list[Action]:
-    """Return ended actions with a deferred cleanup that is due, the earliest first."""
+    """Return ended actions with a deferred cleanup that is due, ordered by its time."""
     return rows.to_objects(Action, connection.execute(sa.select(TABLE).where(
         TABLE.c.outcome.in_(_ENDED), TABLE.c.lease_until < now).order_by(TABLE.c.lease_until).limit(limit)))
 
@@ -140,7 +140,7 @@ def next_queued(connection: sa.Connection, instance_uuid: str, operations: Seque
 
 
 def waiting(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> Action | None:
-    """Return the unfinished action of the instance that one of these external events wakes, locked."""
+    """Lock and return the unfinished action of the instance that waits for one of these external events, or None."""
     queued = connection.execute(sa.select(TABLE).where(
         TABLE.c.instance_uuid == instance_uuid, TABLE.c.outcome.is_(None)).order_by(TABLE.c.id).with_for_update())
     return next((rows.to_object(Action, row) for row in queued
@@ -148,7 +148,7 @@ def waiting(connection: sa.Connection, instance_uuid: str, keys: Collection[str]
 
 
 def confirm(connection: sa.Connection, uuid: str, attempt: int, owner: str, until: datetime.datetime) -> bool:
-    """Extend the lease of this attempt if ``owner`` still has it; return True if so."""
+    """Extend the lease of this attempt; return False if ``owner`` no longer has it."""
     done = connection.execute(sa.update(TABLE).where(
         TABLE.c.uuid == uuid, TABLE.c.attempt == attempt, TABLE.c.owner == owner, TABLE.c.outcome.is_(None))
         .values(lease_until=until))
@@ -180,8 +180,8 @@ def renew_of(connection: sa.Connection, owners: Mapping[str, str], until: dateti
 
 
 def expired(connection: sa.Connection, now: datetime.datetime, limit: int, of_hosts: bool = True) -> list[Action]:
-    """Return unfinished actions with expired leases, oldest first; those of hosts only with ``of_hosts``."""
-    # No owner has a lease that long: it was written before the clock was set back.
+    """Return unfinished actions with expired leases, oldest lease first; without ``of_hosts``, none of hosts."""
+    # A lease of an owner that ends after this time was written before the clock was set back, and counts as expired.
     never = TABLE.c.lease_until > now + datetime.timedelta(seconds=_LEASES * CONF.conductor.lease)
     statement = (sa.select(TABLE).where(sa.or_(
         sa.and_(TABLE.c.outcome.is_(None), TABLE.c.lease_until < now),

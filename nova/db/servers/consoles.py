@@ -1,6 +1,6 @@
-"""Console tokens, stored by their digests, each bound to a server on its host, a user and an expiry. A token ends by
-rows that are written anyway: the server's row has its host, the journal the actions since then. So operations need not
-handle tokens."""
+"""Console tokens, stored by their digests. Each is valid for a server on its present host, until it expires. A token
+becomes invalid by rows that operations write anyway: a new host in the row of the server, and a later action in the
+journal. So operations need not change tokens."""
 
 import datetime
 from collections.abc import Collection, Sequence
@@ -42,7 +42,7 @@ def create(connection: sa.Connection, digest: str, console: Console, until: date
 
 
 def get(connection: sa.Connection, digest: str, endings: Collection[str]) -> Console:
-    """Return a token. Raises ConsoleTokenNotFound. ``endings``: the operations that end the tokens of their server."""
+    """Return a valid token. Raises ConsoleTokenNotFound. ``endings``: operations that invalidate tokens of a server."""
     now = clock.now()
     row = connection.execute(
         sa.select(TABLE).join(INSTANCES, INSTANCES.c.uuid == TABLE.c.instance_uuid).where(
@@ -60,8 +60,8 @@ def get(connection: sa.Connection, digest: str, endings: Collection[str]) -> Con
 
 
 def over(connection: sa.Connection, sessions: Sequence[ConsoleSession], endings: Collection[str]) -> list[str]:
-    """Return the sessions on whose servers one of the actions ``endings`` has succeeded since the session began. A
-    running action ends no session: a user may watch while the guest shuts down."""
+    """Return the sessions to end: an operation ``endings`` of the server has succeeded since the session began. While
+    the operation runs, the session stays, so that the user can watch the guest shut down."""
     if not sessions:
         return []
     newest = dict(connection.execute(

@@ -25,7 +25,7 @@ def remove(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) 
 
 
 def carried_out(connection: sa.Connection, host: str, since: Mapping[str, datetime.datetime]) -> None:
-    """Delete the evictions that the host has executed; later ones for the same guests stay."""
+    """Delete the evictions that the host has executed; later evictions of the same guests stay."""
     if since:
         connection.execute(sa.delete(TABLE).where(
             TABLE.c.host == host, TABLE.c.instance_uuid == sa.bindparam("this"),
@@ -34,7 +34,8 @@ def carried_out(connection: sa.Connection, host: str, since: Mapping[str, dateti
 
 
 def of_host(connection: sa.Connection, host: str, limit: int = 1000, marker: str | None = None) -> list[Eviction]:
-    """Return the guests that the host must remove, by uuid after ``marker``, without guests that may be there again."""
+    """Return guests that the host must remove, with uuids greater than ``marker``. An eviction waits if the host is
+    again a possible host of the server."""
     there = sa.exists().where(servers.TABLE.c.uuid == TABLE.c.instance_uuid, servers.placed_on(host))
     statement = (sa.select(TABLE.c.instance_uuid, TABLE.c.keep_disks, TABLE.c.created_at)
                  .where(TABLE.c.host == host, TABLE.c.instance_uuid > (marker or ""), ~there)
@@ -44,13 +45,13 @@ def of_host(connection: sa.Connection, host: str, limit: int = 1000, marker: str
 
 
 def hosts(connection: sa.Connection, instance_uuid: str) -> list[str]:
-    """Return the hosts that may still have parts of the instance: it is not placed there before they are removed."""
+    """Return the hosts with evictions of the instance. It is not scheduled to them before their guests are removed."""
     return list(connection.scalars(sa.select(TABLE.c.host).where(TABLE.c.instance_uuid == instance_uuid)))
 
 
 def whereabouts(connection: sa.Connection, host: str, uuids: Sequence[str]) -> list[Whereabouts]:
-    """Return where these guests may be according to the rows, and whether ``host`` must remove them. Guests without
-    rows are left out. An eviction waits while the guest may be on the host for any reason."""
+    """Return the possible hosts of these guests, and True for each that ``host`` must remove. Guests without rows are
+    left out. An eviction waits while ``host`` is a possible host of the guest."""
     evicted = {row.instance_uuid: row for row in connection.execute(sa.select(TABLE).where(
         TABLE.c.host == host, TABLE.c.instance_uuid.in_(uuids)))}
     alive = servers.places(connection, uuids)

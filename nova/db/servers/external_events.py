@@ -13,7 +13,7 @@ LONGEST: int = getattr(TABLE.c.name.type, "length", 0)  # maximum length of a ke
 
 
 def add(connection: sa.Connection, instance_uuid: str, key: str, status: str) -> None:
-    """Store an event; the same event replaces an earlier one."""
+    """Store an event; it replaces an earlier event with the same key."""
     this = sa.and_(TABLE.c.instance_uuid == instance_uuid, TABLE.c.name == key)
     if not connection.execute(sa.update(TABLE).where(this).values(status=status, created_at=clock.now())).rowcount:
         with rows.on_duplicate():
@@ -22,16 +22,16 @@ def add(connection: sa.Connection, instance_uuid: str, key: str, status: str) ->
 
 
 def came(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> dict[str, str]:
-    """Return key -> status of the events among these that have arrived."""
+    """Return key -> status of those of these events that have arrived."""
     return dict(connection.execute(sa.select(TABLE.c.name, TABLE.c.status).where(
         TABLE.c.instance_uuid == instance_uuid, TABLE.c.name.in_(keys))).all())
 
 
 def forget(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> None:
-    """Delete events that were read, or before a new wait for them begins."""
+    """Delete these events: after a step has read them, or before a step begins to wait for them."""
     connection.execute(sa.delete(TABLE).where(TABLE.c.instance_uuid == instance_uuid, TABLE.c.name.in_(keys)))
 
 
 def forget_old(connection: sa.Connection, before: datetime.datetime) -> int:
-    """Delete events that no step has waited for; return their number."""
+    """Delete events that arrived before ``before`` and that no step has read; return their number."""
     return connection.execute(sa.delete(TABLE).where(TABLE.c.created_at < before)).rowcount

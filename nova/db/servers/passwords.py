@@ -1,4 +1,4 @@
-"""Secrets of servers that are being built, encrypted by conductors, and the check value of their keys."""
+"""Secrets of servers, encrypted by conductors, and an encrypted value by which a conductor checks its key."""
 
 from typing import Any
 
@@ -15,19 +15,19 @@ NONE: dict[str, Any] = {"admin_pass": None, "encrypted_pass": None}
 
 
 def check_value(connection: sa.Connection) -> str | None:
-    """Return the value that conductors encrypted to recognise their keys; None: there is none yet."""
+    """Return the encrypted check value, or None before the first conductor has stored it."""
     return connection.scalar(sa.select(CHECK.c.encrypted).where(CHECK.c.id == _ID))
 
 
 def set_check_value(connection: sa.Connection, encrypted: str | None) -> None:
-    """Store the check value. Raises DBDuplicateEntry if another conductor stores the first one."""
+    """Store the check value. Raises DBDuplicateEntry if another conductor is storing the first check value."""
     if not connection.execute(sa.update(CHECK).where(CHECK.c.id == _ID).values(encrypted=encrypted)).rowcount \
             and check_value(connection) is None:
         connection.execute(sa.insert(CHECK).values(id=_ID, encrypted=encrypted))
 
 
 def with_volume_keys(connection: sa.Connection, after: str, limit: int) -> list[str]:
-    """Return the ids of servers with keys of volumes or of a virtual TPM, in order, after ``after``."""
+    """Return the uuids, greater than ``after``, of servers with keys of volumes or of a virtual TPM, in order."""
     devices = sa.type_coerce(INSTANCES.c.block_devices, sa.Text)
     has_keys = sa.or_(devices.like('%"sealed"%'), INSTANCES.c.encrypted_tpm_secret.is_not(None))
     return list(connection.scalars(sa.select(INSTANCES.c.uuid).where(
@@ -35,7 +35,7 @@ def with_volume_keys(connection: sa.Connection, after: str, limit: int) -> list[
 
 
 def forget(connection: sa.Connection) -> int:
-    """Delete all secrets and the check value of the keys; return the number of servers."""
+    """Delete the passwords of all servers and the check value; return the number of servers that had passwords."""
     connection.execute(sa.delete(CHECK))
     return connection.execute(sa.update(INSTANCES).where(
         sa.or_(*(INSTANCES.c[name].is_not(None) for name in NONE))).values(NONE)).rowcount

@@ -1,5 +1,5 @@
-"""Server groups. Their members are the servers that name them. Claims enforce the policies: a claim locks the row of
-the group while it checks the hosts of other members."""
+"""Server groups. The row of a server names its group. Claims enforce the policies: a claim locks the row of the group
+while it checks the hosts of other members."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,13 +18,13 @@ TABLE = tables.server_groups
 INSTANCES = tables.instances
 MIGRATIONS = tables.migrations
 
-# Maximum number of scheduler requests for a server because of a soft policy; then the last host is accepted.
+# Maximum number of hosts that schedulers select for a server because of a soft policy; the final one is accepted.
 MAX_SELECTIONS = 8
 
 
 def index(connection: sa.Connection, project_id: str | None, limit: int | None = None,
           offset: int = 0) -> list[ServerGroup]:
-    """Return groups, oldest first. ``project_id`` None: of all projects. Two statements."""
+    """Return the groups of a project (None: of all projects), oldest first, by two statements."""
     return _with_members(connection, connection.execute(
         sa.select(TABLE).where(*rows.equal(TABLE.c.project_id, project_id)).order_by(TABLE.c.id)
         .limit(limit).offset(offset or None)).all())
@@ -55,21 +55,21 @@ def _with_members(connection: sa.Connection, stored: Sequence[sa.Row[Any]]) -> l
 
 # --- enforcement of policies -----------------------------------------------------------------
 def hold(connection: sa.Connection, uuid: str) -> bool:
-    """Lock a group against new members and placements until the transaction ends; return False if it does not exist.
-    Locked before the rows of nodes and quotas, which avoids deadlocks."""
+    """Lock a group until the transaction ends: members cannot be added or get a host. Return False if the group does
+    not exist. To avoid deadlocks, call this before nodes and quotas are locked."""
     return bool(connection.execute(_HOLD, {"group": uuid}).rowcount)
 
 
 def members_by_host(connection: sa.Connection, uuid: str, without: Sequence[str] = ()) -> dict[str, int]:
-    """Return host -> number of members of the group that may be there (possible hosts), ``without`` these."""
+    """Return possible host -> number of members of the group; members in ``without`` do not count."""
     return {row.host: row.members for row in connection.execute(_BY_HOST, {"group": uuid, "without": list(without)})}
 
 
 def admit(connection: sa.Connection, group: GroupSpec, instance_uuid: str, host: str, only: bool = False) -> str:
     """Lock the group and return the reason why its policy forbids the server on the host, or "". A soft policy forbids
-    a host only if members that were placed since the scheduler's decision make another host likely to be better;
-    ``group.stale`` is set in this case. It forbids nothing after ``MAX_SELECTIONS`` such answers, or if the request
-    names its host (``only``). A deleted group forbids nothing, either."""
+    a host only if members that were placed since the scheduler's selection probably make another host better; then
+    ``group.stale`` is set. A soft policy allows every host after ``MAX_SELECTIONS`` selections, or if the request names
+    the host (``only``). A deleted group allows every host."""
     group.stale = False
     soft = group.policy not in (AFFINITY, ANTI_AFFINITY)
     if (soft and (only or group.selections >= MAX_SELECTIONS)) or not hold(connection, group.uuid):
@@ -80,7 +80,7 @@ def admit(connection: sa.Connection, group: GroupSpec, instance_uuid: str, host:
         return "" if here or not hosts else "the server group is on another host"
     if group.policy == ANTI_AFFINITY:
         full = here >= max(group.max_server_per_host, 1)
-        return "it has as many servers of the group as it may" if full else ""
+        return "it already has the maximum number of servers of the group" if full else ""
     more = {other for other, members in hosts.items() if members > group.hosts.get(other, 0)}
     group.stale = host in more if group.policy == SOFT_ANTI_AFFINITY else any(hosts[other] > here for other in more)
     return "servers of its group were placed since it was chosen" if group.stale else ""
@@ -95,7 +95,7 @@ _MEMBERS = sa.and_(INSTANCES.c.server_group == sa.bindparam("group"), INSTANCES.
 _COUNT_MEMBERS = sa.select(sa.func.count()).select_from(INSTANCES).where(_MEMBERS)
 _OTHERS = sa.and_(_MEMBERS, INSTANCES.c.uuid.not_in(sa.bindparam("without", expanding=True)))
 _MOVING = sa.and_(_OTHERS, MIGRATIONS.c.instance_uuid == INSTANCES.c.uuid, MIGRATIONS.c.open == sa.true())
-# A member whose migration begins or ends on its own host counts once there: UNION drops the second.
+# UNION counts a member once on a host, even if the host is also the source or destination of its migration.
 _PLACES = sa.union(
     sa.select(INSTANCES.c.uuid, INSTANCES.c.host.label("host")).where(_OTHERS, INSTANCES.c.host.is_not(None)),
     sa.select(INSTANCES.c.uuid, MIGRATIONS.c.source_compute).where(_MOVING),

@@ -18,20 +18,20 @@ SERVERS = tables.instances
 EVICTIONS = tables.evictions
 NODES = tables.compute_nodes
 
-# Columns of filters; those whose values have the fewest rows come first.
+# Columns of filters, ordered by the number of rows with one value; columns with the fewest come first.
 _SELECTIVE = ("instance_uuid", "source_compute", "user_id", "project_id", "status", "migration_type")
 
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
 _OPEN_OF = sa.select(TABLE).where(TABLE.c.instance_uuid.in_(sa.bindparam("these", expanding=True)),
                                   TABLE.c.open == sa.true()).order_by(TABLE.c.id)
 _UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
-# Columns that include the address of the new destination, "" if the host no longer exists.
+# UPDATE that also sets dest_host to the address of the new destination, or "" if the node no longer exists.
 _UPDATE_DESTINATION = _UPDATE.values(dest_host=sa.select(sa.func.coalesce(sa.func.max(NODES.c.host_ip), "")).where(
     NODES.c.host == sa.bindparam("to_host"), NODES.c.hypervisor_hostname == sa.bindparam("to_node")).scalar_subquery())
 
 
 def insert(connection: sa.Connection, migration: Migration) -> None:
-    """Insert a migration, which gets its id."""
+    """Insert a migration and set its id."""
     done = connection.execute(sa.insert(TABLE), rows.values_of(TABLE, migration))
     migration.id = done.inserted_primary_key[0]  # type: ignore[index] # which a single insert always has
 
@@ -42,7 +42,7 @@ def get(connection: sa.Connection, uuid: str) -> Migration:
 
 
 def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> None:
-    """Change a migration. A new destination (``dest_compute`` and ``dest_node``) includes its address."""
+    """Change a migration. If ``changes`` has a destination (``dest_compute`` and ``dest_node``), set ``dest_host``."""
     values = {"updated_at": clock.now(), **changes, "this": uuid}
     if "dest_node" in changes:
         connection.execute(_UPDATE_DESTINATION, {
@@ -52,7 +52,7 @@ def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> Non
 
 
 def index(connection: sa.Connection, query: MigrationQuery) -> list[Migration]:
-    """Return a page of these migrations, newest first. Raises MarkerNotFound."""
+    """Return a page of the migrations that match the query, newest first. Raises MarkerNotFound."""
     equal = {name: [value] for name in _SELECTIVE if (value := getattr(query, name, None)) is not None}
     prefixes: list[scans.Prefix] = [{}]
     if query.host is not None:
@@ -83,13 +83,13 @@ def in_progress(connection: sa.Connection, instance_uuid: str) -> list[Migration
 
 
 def interrupted(connection: sa.Connection, limit: int = 1000) -> list[Migration]:
-    """Return open migrations with a requested interrupt."""
+    """Return open migrations that a user has requested to abort or to force to complete."""
     return rows.to_objects(Migration, connection.execute(sa.select(TABLE).where(
         TABLE.c.open == sa.true(), TABLE.c.wanted != "").order_by(TABLE.c.id).limit(limit)))
 
 
 def under_way(connection: sa.Connection, host: str) -> bool:
-    """Return True if any server moves from or to the host, or waits there to be confirmed or reverted."""
+    """Return True if a migration from or to the host is running, or waits for its confirmation or revert."""
     return connection.scalar(sa.select(TABLE.c.id).where(
         TABLE.c.open == sa.true(), TABLE.c.status.not_in(migration_states.ENDED),
         sa.or_(TABLE.c.source_compute == host, TABLE.c.dest_compute == host)).limit(1)) is not None
@@ -129,10 +129,10 @@ def open_of(connection: sa.Connection, instance_uuids: Sequence[str]) -> list[Mi
 
 
 def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int, limit: int) -> list[Migration]:
-    """Return resizes and cold migrations that have waited for confirmation since before then, by id after ``after``.
+    """Return resizes and cold migrations with ids above ``after`` that have waited for confirmation since ``before``.
     Migrations that cannot be confirmed now are left out: another operation runs on the server, or its old host is
     down."""
-    # Checked again when the confirmation is accepted.
+    # These conditions are checked again when the confirmation is accepted.
     there = liveness.host_up(TABLE.c.source_compute)
     ready = sa.exists().where(SERVERS.c.uuid == TABLE.c.instance_uuid, SERVERS.c.vm_state == states.RESIZED,
                               SERVERS.c.action_uuid.is_(None), SERVERS.c.deleted == sa.false())

@@ -1,4 +1,4 @@
-"""Lists of servers: filters, order and pages (nova.db.sql.searches reads them)."""
+"""Lists of servers: translation of a request into filters, order and page, with which nova.db.sql.searches reads."""
 
 import dataclasses
 import datetime
@@ -21,20 +21,20 @@ from nova.objects.servers.server_request import ServerQuery
 
 TABLE = tables.instances
 
-# Filters by comparison; every other column is searched by regular expression.
+# Columns that a filter compares with its value; it searches all other columns by regular expression.
 _EXACT = frozenset({"uuid", "project_id", "user_id", "image_ref", "vm_state", "host", "task_state", "power_state",
                     "launch_index", "flavorid", "progress", "config_drive", "locked_by", "server_group"})
 
-# Columns of filters by expression that have an index and few different values.
+# Columns searched by regular expression that have an index and few different values.
 _VALUED = frozenset({"node", "access_ip_v4", "access_ip_v6", "availability_zone", "root_device_name", "kernel_id",
                      "ramdisk_id", "disk_config"})
 
-# Columns of filters with an index; those whose values have the fewest servers come first.
+# Columns with an index, ordered by the number of servers with one value; columns with the fewest come first.
 _SELECTIVE = ("uuid", "project_id", "user_id", "host", "node", "access_ip_v4", "access_ip_v6", "server_group",
               "image_ref", "kernel_id", "ramdisk_id", "locked_by", "task_state", "launch_index", "flavorid", "vm_state",
               "power_state", "progress", "config_drive", "availability_zone", "root_device_name", "disk_config")
 
-# Filters by tags: True if all of the tags are needed, and True if the condition is negated.
+# Filter by tags -> (True if all the tags are required, else any of them; True if the condition is negated).
 _TAGS = {"tags": (True, False), "tags-any": (False, False), "not-tags": (True, True), "not-tags-any": (False, True)}
 
 # Names in the API -> columns.
@@ -45,15 +45,15 @@ _NAMES = {"name": "display_name", "flavor": "flavorid", "instance_type_id": "fla
 
 @dataclasses.dataclass(frozen=True)
 class ServerPage:
-    """A page of servers, to be read within the transaction. ``marker``: the last server, if the list may continue."""
+    """A page of servers, to be read within the transaction. ``marker``: uuid of its final server if more may follow."""
 
     servers: Iterator[Instance]
     marker: str | None = None
 
 
 def search(connection: sa.Connection, query: ServerQuery, partial: bool = False) -> ServerPage:
-    """Return a page of servers; with ``partial`` it may be cut. Raises MarkerNotFound, InvalidInput (unknown filter,
-    bad expression)."""
+    """Return a page of servers. With ``partial``, the page may have fewer servers than the limit although more follow.
+    Raises MarkerNotFound, InvalidInput (unknown filter, bad expression)."""
     wanted = _search(query)
     marker = rows.marker_row(connection, sa.select(TABLE).where(
         TABLE.c.uuid == query.marker, *rows.equal(TABLE.c.project_id, query.project_id)), query.marker)
@@ -63,7 +63,7 @@ def search(connection: sa.Connection, query: ServerQuery, partial: bool = False)
 
 
 def _sort(query: ServerQuery) -> list[tuple[str, str]]:
-    """Return the columns of the order without repetitions and without those after a unique column."""
+    """Return the sort columns with their directions, each column once, up to the first unique column."""
     sort: dict[str, str] = {}
     for name, direction in [*query.sort, ("created_at", query.sort[0][1] if query.sort else "desc")]:
         column = _NAMES.get(name, name)
@@ -102,7 +102,7 @@ def _search(query: ServerQuery) -> searches.Search:
             continue
         if column in _EXACT:
             values = _values(TABLE.c[column], None if name == "locked" else value)
-            # (An additional filter by project must have the same value.)
+            # Two filters for one column (project_id and tenant_id) must both match.
             equal[column] = [value for value in values if value in equal.get(column, values)]
             continue
         condition = _condition(name, value)
@@ -128,8 +128,8 @@ def _search(query: ServerQuery) -> searches.Search:
 def _deleted(wanted: bool | None) -> list[scans.Prefix]:
     if wanted is None:
         return [{"deleted": False}, {"deleted": True}]
-    # A list of deleted servers includes soft-deleted ones. The column is null in all other rows; SQLite uses its
-    # index for a comparison, and not for IS NOT NULL.
+    # A list of deleted servers includes soft-deleted servers; in all other rows the column soft_deleted_at is null.
+    # SQLite uses the index of the column for a comparison, but not for IS NOT NULL.
     soft_deleted = TABLE.c.soft_deleted_at > datetime.datetime(1, 1, 2, tzinfo=datetime.UTC)
     return [{"deleted": True}, soft_deleted] if wanted else [{"deleted": False}]
 
@@ -149,7 +149,7 @@ def _condition(name: str, value: Any) -> sa.ColumnElement[bool] | regexp.Match:
 
 
 def _values(column: sa.Column[Any], value: Any) -> list[Any]:
-    """Return the values of a comparison, each once; they come as strings from a query."""
+    """Return the values of a filter, which may be strings from a URL, in the type of the column, each value once."""
     values = value if isinstance(value, list) else [value]
     try:
         if isinstance(column.type, sa.Integer):
@@ -163,18 +163,19 @@ def _values(column: sa.Column[Any], value: Any) -> list[Any]:
 
 
 def _ip(mark: str) -> Callable[[Any], regexp.Match]:
-    """Return a filter by an expression anchored at the beginning of an address. ``mark``: character of its version."""
+    """Return a filter of addresses by a regular expression that matches from their beginning. ``mark``: the character
+    that precedes addresses of this IP version in the column."""
     return lambda value: regexp.listed(TABLE.c.addresses, str(value), mark)
 
 
 def _metadata(value: Any) -> sa.ColumnElement[bool]:
-    """Return the condition that a row has all of these items (the JSON text has each as "key":"value")."""
+    """Return the condition that the metadata of a row contain all these items ("key":"value" in the JSON text)."""
     items = [msgspec.json.encode({key: item}).decode()[1:-1] for key, item in dict(value).items()]
     return sa.and_(*(sa.type_coerce(TABLE.c.metadata, sa.Text).contains(item, autoescape=True) for item in items))
 
 
 def _tags_of(value: Any) -> list[str]:
-    """Return the tags of a filter as they are in the column."""
+    """Return the tags of a filter in the form of the column: as JSON strings."""
     return [msgspec.json.encode(tag).decode() for tag in (value if isinstance(value, list) else str(value).split(","))]
 
 

@@ -21,12 +21,12 @@ T = TypeVar("T")
 TABLE = tables.instances
 MIGRATIONS = tables.migrations
 
-# Wide columns that a list without detail never shows.
+# Columns with long values that a list without details never shows.
 _BRIEF = ("user_data", "network_info", "block_devices", "personality", "system_metadata", "scheduler_hints",
           "requested_networks", "shares", "numa_topology", "pci_devices", "device_addresses", "admin_pass",
           "encrypted_pass", "encrypted_tpm_secret", "text_block")
 
-# Columns of the text index, and the column by which its blocks are divided.
+# Columns of the text index, and columns whose change removes a server from its block of the text index.
 INDEXED_TEXTS = ("display_name", "hostname", "display_description", "addresses", "reservation_id", "key_name",
                  "availability_zone", "tags")
 _LEAVES_INDEX = frozenset({*INDEXED_TEXTS, "deleted"})
@@ -35,7 +35,7 @@ _ADDRESSES: int = getattr(TABLE.c.addresses.type, "length", 0)  # maximum number
 
 
 def addresses_of(network_info: Sequence[Any]) -> str:
-    """Return the searchable form of the fixed addresses, as many as the column has room for."""
+    """Return the fixed addresses in the searchable form of the column ``addresses``, as many as fit into it."""
     listed = ""
     for address in (address for vif in network_info for address in vif.addresses()):
         if len(listed) + len(address) + 2 > _ADDRESSES:
@@ -45,7 +45,7 @@ def addresses_of(network_info: Sequence[Any]) -> str:
 
 
 def insert(connection: sa.Connection, instances: Sequence[Instance]) -> None:
-    """Insert instances and set their ids, which may be part of the names of guests."""
+    """Insert instances and set their ids (instance_name_template may use the id in the name of the guest)."""
     ids = connection.scalars(sa.insert(TABLE).returning(TABLE.c.id, sort_by_parameter_order=True),
                              [values_of(instance) for instance in instances])
     for instance, number in zip(instances, ids, strict=True):
@@ -63,7 +63,7 @@ def values_of(instance: Instance) -> dict[str, Any]:
 
 @functools.cache
 def _statement(of_project: bool = False, deleted: bool = False, lock: bool = False) -> sa.Select[Any]:
-    """Return a select of one server. The statements are built once, since building costs more than executing."""
+    """Return a SELECT of one server. Each statement is built once, since building costs more than executing."""
     statement = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
     if of_project:
         statement = statement.where(TABLE.c.project_id == sa.bindparam("project"))
@@ -91,8 +91,8 @@ def _read(connection: sa.Connection, statement: sa.Select[Any], uuid: str, proje
 
 
 def check_place(connection: sa.Connection, instance: Instance, host: str) -> Instance:
-    """Return the instance if it is on the host, or moves to or from it ("": any caller). Raises InstanceNotFound. No
-    further statement if the instance is on the host."""
+    """Return the instance if ``host`` is "" or one of its possible hosts. Raises InstanceNotFound otherwise. Executes
+    no statement if the instance is on the host."""
     if host and instance.host != host and host not in places(connection, [instance.uuid]).get(instance.uuid, ()):
         raise exception.InstanceNotFound(instance_id=instance.uuid)
     return instance
@@ -109,7 +109,7 @@ def get_many(connection: sa.Connection, uuids: Sequence[str], host: str = "") ->
 
 
 def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> None:
-    """Write columns; ``updated_at`` and the derived columns follow. Changed texts leave the text index."""
+    """Write columns, ``updated_at`` and derived columns. An instance whose indexed texts change leaves its block."""
     values = {"updated_at": clock.now(), **changes}
     if "network_info" in changes:
         values["addresses"] = addresses_of(changes["network_info"])
@@ -123,8 +123,8 @@ def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> Non
 
 
 def change(connection: sa.Connection, instance: Instance, column: str, changed: Callable[[list[T]], list[T]]) -> None:
-    """Replace a list of the instance, computed from the current row, which concurrent requests may change. The row
-    stays locked until the transaction ends. Does nothing if the instance does not exist."""
+    """Replace a list in a column by ``changed(list)``. The list is read again while the row is locked, since concurrent
+    requests may change it. The row stays locked until the transaction ends. Does nothing if the instance is deleted."""
     try:
         now = lock(connection, instance.uuid)
     except exception.InstanceNotFound:
@@ -134,8 +134,8 @@ def change(connection: sa.Connection, instance: Instance, column: str, changed: 
 
 
 def placed_on(host: str) -> sa.ColumnElement[bool]:
-    """Return the condition that an instance may exist on the host: it is there, or has an open migration from or to it.
-    An evacuated instance may not exist on its source any more."""
+    """Return the condition that ``host`` is a possible host of an instance: the instance is there, or has an open
+    migration from or to it. The source of an evacuation is not a possible host."""
     source = sa.and_(MIGRATIONS.c.source_compute == host, MIGRATIONS.c.migration_type != migration_states.EVACUATION)
     moving = sa.select(MIGRATIONS.c.instance_uuid).where(
         MIGRATIONS.c.open == sa.true(), sa.or_(source, MIGRATIONS.c.dest_compute == host))
@@ -143,7 +143,7 @@ def placed_on(host: str) -> sa.ColumnElement[bool]:
 
 
 def on_host(connection: sa.Connection, host: str, limit: int, marker: str | None) -> list[Instance]:
-    """Return the instances that may exist on a host, by uuid after ``marker``."""
+    """Return the instances that may exist on a host, ordered by uuid, from the first uuid after ``marker``."""
     statement = sa.select(TABLE).where(placed_on(host)).order_by(TABLE.c.uuid).limit(limit)
     if marker:
         statement = statement.where(TABLE.c.uuid > marker)
@@ -151,7 +151,7 @@ def on_host(connection: sa.Connection, host: str, limit: int, marker: str | None
 
 
 def expected(connection: sa.Connection, host: str, limit: int = 1000, marker: str | None = None) -> list[ExpectedGuest]:
-    """Return the guests that may exist on a host, by uuid after ``marker``, with only the fields for a comparison."""
+    """Return the same guests as :func:`on_host`, with only the fields for a comparison with the host's guests."""
     moving = sa.exists().where(MIGRATIONS.c.instance_uuid == TABLE.c.uuid, MIGRATIONS.c.open == sa.true())
     statement = (sa.select(TABLE.c.uuid, TABLE.c.power_state, TABLE.c.launched_at, TABLE.c.task_state, TABLE.c.host,
                            moving.label("moving"))
@@ -176,7 +176,7 @@ def places(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, set[str
 
 
 def soft_deleted(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[str]:
-    """Return the uuids of instances soft-deleted before that time and without a running task, oldest first."""
+    """Return the uuids of instances soft-deleted before ``before`` and without a running task, oldest first."""
     return list(connection.scalars(sa.select(TABLE.c.uuid).where(
         TABLE.c.soft_deleted_at < before, TABLE.c.vm_state == states.SOFT_DELETED,
         TABLE.c.task_state.is_(None)).order_by(TABLE.c.soft_deleted_at).limit(limit)))
@@ -190,7 +190,7 @@ def on_hosts_brief(connection: sa.Connection, hosts: Sequence[str], limit: int) 
 
 
 def runnable(connection: sa.Connection, host: str, uuids: Sequence[str]) -> dict[str, bool]:
-    """Return {uuid: busy} of these servers that are ACTIVE on the host. Busy: an operation is running."""
+    """Return {uuid: True if an operation is running} of those of these servers that are ACTIVE on the host."""
     return {row.uuid: row.action_uuid is not None or row.task_state is not None for row in connection.execute(
         sa.select(TABLE.c.uuid, TABLE.c.action_uuid, TABLE.c.task_state).where(
             TABLE.c.uuid.in_(uuids), TABLE.c.host == host, TABLE.c.deleted == sa.false(),
@@ -198,7 +198,7 @@ def runnable(connection: sa.Connection, host: str, uuids: Sequence[str]) -> dict
 
 
 def with_interfaces(connection: sa.Connection, after: str, limit: int) -> list[Any]:
-    """Return rows of the next servers by uuid: uuid, project_id, host, network_info, action_uuid, task_state."""
+    """Return rows with uuid, project_id, host, network_info, action_uuid and task_state of servers after ``after``."""
     columns = (TABLE.c.uuid, TABLE.c.project_id, TABLE.c.host, TABLE.c.network_info, TABLE.c.action_uuid,
                TABLE.c.task_state)
     return list(connection.execute(sa.select(*columns).where(
@@ -220,7 +220,7 @@ def hosts_of(connection: sa.Connection, project_id: str, uuids: Sequence[str]) -
 def sharing_image_properties(connection: sa.Connection, properties: dict[str, str]) -> dict[str, dict[str, int]]:
     """Return {property: {host: number of its servers whose image has the same value}}. Reads every server once."""
     names = sorted(properties)
-    # The JSON text in the column. Quotes within values are escaped, so the text matches only a property.
+    # The text of a property in the JSON of the column. Quotes within values are escaped, so only a property matches.
     pairs = [msgspec.json.encode({name: properties[name]}).decode()[1:-1] for name in names]
     image = sa.type_coerce(TABLE.c.image, sa.Text)
     counts = [sa.func.sum(sa.case((image.contains(pair, autoescape=True), 1), else_=0)) for pair in pairs]

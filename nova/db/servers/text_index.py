@@ -1,14 +1,14 @@
-"""The text index of servers: the texts of 1,000 servers in a row, compressed, to find rare matches without their rows.
+"""The text index of servers: a search reads blocks with the texts of 1,000 servers, instead of the rows of servers.
 
-The names of a million servers are 0.5 MB in 1,000 blocks, their addresses 9 MB (Zstandard).
+Blocks are compressed (Zstandard): the names of a million servers take 0.5 MB in 1,000 blocks, their addresses 9 MB.
 
-A server is in at most one block (``instances.text_block``), with the texts that it has now: a change of its texts and
-its deletion remove it from its block in the same statement (:func:`nova.db.servers.servers.update`). Its line stays
-in the block, so a match of the index is only a candidate, whose row is compared afterwards. Servers in no block are
+A server is in at most one block (``instances.text_block``), which contains its current texts. A statement that changes
+these texts or deletes the server removes it from its block (:func:`nova.db.servers.servers.update`). The texts stay in
+the block, so a match in a block is only a candidate: the search then compares the row. Servers that are in no block are
 few, and are candidates of every search.
 
 Conductors of earlier releases do not remove servers from blocks. A counter in the table ``versions`` stores the time
-up to which the index is complete; searches do not use an index whose counter is old.
+up to which the index is complete; searches do not use the index if its counter is older than ``FRESH``.
 """
 
 import array
@@ -29,26 +29,25 @@ from nova.objects.expression import Finder
 
 BLOCKS, TEXTS, SERVICES = tables.text_blocks, tables.block_texts, tables.services
 SIZE = 1000  # number of servers of a block
-FRESH = 60.0  # maximum age in seconds of the counter of an index that searches use
-# First version of nova-conductor that maintains the index and reads blocks of Zstandard. Version 2 wrote them by zlib.
+FRESH = 60.0  # age of the counter, in seconds, above which searches do not use the index
+# First service version of nova-conductor that maintains the index and reads blocks compressed by Zstandard (of version
+# 2: by zlib).
 _VERSION = 3
-_ZSTANDARD = b"\x28\xb5\x2f\xfd"  # the first bytes of its data
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"  # the first bytes of data in Zstandard format
 _COUNTER = "text-index"
-# Seconds without a change after which a server is indexed: the texts of a new server change several times.
-_UNCHANGED = 10
-_OVERLAP = 120  # overlap in seconds when changes of earlier conductors are read again: their clocks and transactions
+_UNCHANGED = 10  # seconds without a change before a server is indexed: texts of a new server change several times
+_OVERLAP = 120  # seconds before the counter's time from which advance() searches for changes, for late transactions
 _AT_ONCE = 32  # number of blocks whose texts are read by one statement
-# Maximum number of servers per batch of candidates.
-_BATCH = 1000
+_BATCH = 1000  # number of candidates at which a batch ends
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
-Finders = Sequence[tuple[str, Finder]]  # columns, each with a function that finds a text in its lines
-# The creation time of a server in microseconds, negative for lists that begin with the newest, and its id.
+Finders = Sequence[tuple[str, Finder]]  # (column, function that finds the next line in the texts of this column)
+# Sort key of a server: creation time in microseconds (negative if the newest server comes first), and id.
 Place = tuple[int, int]
 
 
 def complete(connection: sa.Connection, seconds: float = FRESH) -> bool:
-    """Return True if the counter was set less than ``seconds`` ago: blocks have the current texts of their servers."""
+    """Return True if the counter was set less than ``seconds`` ago, so that blocks have the current texts."""
     return clock.now().timestamp() - versions.get(connection, _COUNTER) / 1000 < seconds
 
 
@@ -60,8 +59,8 @@ def has_old_conductors(connection: sa.Connection) -> bool:
 
 
 def advance(connection: sa.Connection) -> bool:
-    """Set the counter to the current time, and return True. If the counter is old, servers that changed since are
-    removed from their blocks first: 1,000, then False is returned and the counter is not set."""
+    """Set the counter to the current time and return True. If the counter is old, first remove servers that have
+    changed since from their blocks. If there are more than 1,000, remove 1,000 and return False: call it again."""
     last = versions.get(connection, _COUNTER)
     if last and not complete(connection):
         since = _EPOCH + datetime.timedelta(milliseconds=last, seconds=-_OVERLAP)
@@ -77,13 +76,13 @@ def advance(connection: sa.Connection) -> bool:
 
 
 def pack(connection: sa.Connection) -> int:
-    """Make a block of servers that are in none, and return their number; 0 if they do not fill a block."""
+    """Create a block of 1,000 servers that are in no block; return their number, or 0 if there are fewer."""
     for deleted in (False, True):
         unchanged = sa.or_(TABLE.c.updated_at.is_(None), TABLE.c.updated_at < clock.overdue(_UNCHANGED))
         unpacked, = scans.ranges(TABLE, [("id", "asc")], [{"deleted": deleted, "text_block": None}], [unchanged])
         texts = [sa.type_coerce(TABLE.c[name], sa.Text).label(name) for name in INDEXED_TEXTS]
         statement, = unpacked.selects([TABLE.c.id, TABLE.c.created_at, *texts])
-        # Rows that another transaction holds are changing.
+        # Skip rows that another transaction has locked: they are changing.
         servers = connection.execute(statement.limit(SIZE).with_for_update(skip_locked=True)).all()
         if len(servers) == SIZE:
             _insert(connection, deleted, servers)
@@ -113,8 +112,8 @@ def _insert(connection: sa.Connection, deleted: bool, servers: Sequence[sa.Row[A
 
 
 def dissolve(connection: sa.Connection, after: int, blocks: int = 10) -> int:
-    """Remove those of the ``blocks`` blocks behind the id ``after`` that most servers have left. Return the id of the
-    last of them; 0 at the end."""
+    """Check ``blocks`` blocks with ids above ``after``, and remove each that most of its servers have left. Return the
+    greatest id of a checked block, or 0 if no further blocks exist."""
     size = sa.select(sa.func.count()).where(
         TABLE.c.deleted == BLOCKS.c.deleted, TABLE.c.text_block == BLOCKS.c.id).scalar_subquery()
     sizes = connection.execute(sa.select(BLOCKS.c.id, BLOCKS.c.deleted, size.label("size")).where(
@@ -130,13 +129,13 @@ def dissolve(connection: sa.Connection, after: int, blocks: int = 10) -> int:
 
 def candidates(connection: sa.Connection, newest_first: bool, begin: datetime.datetime | None, few: int,
                finders: Finders, prefixes: Sequence[scans.Prefix]) -> Iterator[list[int]] | None:
-    """Return the ids of the servers that may have all texts, in batches in the order of their creation. ``begin``:
-    creation time at which the list begins. A batch has all servers of one creation time. None if the index is not
-    complete, or more than ``few`` servers are in no block."""
+    """Return the ids of the servers that may match all ``finders``, in batches, in the order of creation from the time
+    ``begin``. Servers with the same creation time are in one batch. None if the index is not complete, or if more than
+    ``few`` servers are in no block."""
     if not complete(connection):
         return None
     sign = -1 if newest_first else 1
-    # These first: a server that is indexed meanwhile is in both.
+    # Read servers without a block before the blocks: a server that gets a block meanwhile is found twice, not missed.
     heap: list[Place] = []
     for prefix in prefixes:
         conditions = scans.has(TABLE, prefix)
@@ -159,14 +158,14 @@ def candidates(connection: sa.Connection, newest_first: bool, begin: datetime.da
 
 
 def without(text: bytes) -> Finder:
-    """Return a finder of the lines that do not contain a text that a line contains at most once."""
+    """Return a finder of the lines without ``text``. A line may contain ``text`` only once."""
     lines = re.compile(rb"(?:[^\n]*" + re.escape(text) + rb"[^\n]*(?:\n|\Z))*+")
 
     def find(content: bytes, position: int) -> int:
         if position == 0 and content.count(text) > content.count(b"\n"):
             return -1
         following = lines.match(content, position)
-        assert following is not None  # of any number of lines
+        assert following is not None  # The expression also matches zero lines.
         return following.end() if following.end() < len(content) else -1
 
     return find
@@ -174,7 +173,7 @@ def without(text: bytes) -> Finder:
 
 def _batches(heap: list[Place], matches: Iterator[list[Place]], bounds: list[int],
              begin: int | None) -> Iterator[list[int]]:
-    """Yield the ids of the heap and of the matches of each block in order: when no later block can precede them."""
+    """Yield the ids of the heap and of the matches in order. An id is yielded when no later block can precede it."""
     batch: list[int] = []
     for later, match in enumerate(itertools.chain(matches, [[]]), 1):
         for place in match:

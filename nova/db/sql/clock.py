@@ -1,8 +1,8 @@
 """The database's clock, by which all conductors judge leases and heartbeats.
 
-The wall clock of a machine may be wrong or jump, and times that one conductor writes are judged by the others. A
+The wall clock of a machine may be wrong or jump, and other conductors compare the times that one conductor writes. So a
 conductor queries the database's time at every heartbeat and extrapolates it by its monotonic clock. A process that
-never queries it (nova-manage) uses its own wall clock.
+never queries the time of the database (nova-manage) uses its own wall clock.
 
 The database's clock may jump as well, because it was set or because another server took over. Times written before the
 jump cannot be compared with later ones: every host would look silent and every lease expired. A process detects the
@@ -30,14 +30,13 @@ _TIME = {
     "mysql": "UTC_TIMESTAMP(6)",
     "mariadb": "UTC_TIMESTAMP(6)",
 }
-# Longest round trip, in seconds, whose result sets the clock.
+# Longest round trip of a query, in seconds, whose result is recorded as the time of the database.
 _MAX_ROUND_TRIP = 1.0
-# Number of jumps that a process remembers.
-_JUMPS = 100
+_JUMPS = 100  # number of jumps that a process stores; older jumps are dropped
 
 
 class _State:
-    """The latest time of the database, and its jumps, by the monotonic clock of this process in seconds."""
+    """The newest time read from the database, and the jumps of its clock. Other times are of the monotonic clock."""
 
     def __init__(self) -> None:
         # Time of the database, and the monotonic time at which it was received.
@@ -49,7 +48,7 @@ class _State:
         self.jumps: collections.deque[tuple[float, float]] = collections.deque(maxlen=_JUMPS)
 
     def outage(self) -> float:
-        """Return the seconds without a response of the database if they are too many for heartbeats; otherwise 0."""
+        """Return the seconds since the newest response of the database, or 0 if heartbeats could still be stored."""
         silent = 0.0 if self.answered is None else time.monotonic() - self.answered
         return silent if silent > max(CONF.service_down_time / 2, 2 * CONF.report_interval) else 0.0
 
@@ -87,7 +86,7 @@ def record(value: Any, started: float) -> None:
             _state.jumped = _state.grace_started = received
             _state.jumps.append((received, ahead))
         elif received - started > _MAX_ROUND_TRIP:
-            return  # too inexact: keep the previous sample
+            return  # The result is too inexact: keep the previous sample.
     _state.sample = database_time, received
 
 
@@ -105,8 +104,8 @@ def after(seconds: float) -> datetime.datetime:
 
 
 def overdue(seconds: float) -> datetime.datetime:
-    """Return the time before which a row was written that is at least ``seconds`` old. Rows written before a forward
-    jump of the clock look older than they are: the size of jumps that this process has detected is added."""
+    """Return a time: rows written before it are at least ``seconds`` old. Rows written before a forward jump of the
+    clock look older than they are, so the size of jumps that this process has detected is added to ``seconds``."""
     earliest = time.monotonic() - seconds
     jumped = most = 0.0
     for at, by in reversed(_state.jumps):
@@ -123,12 +122,12 @@ def start_grace_period() -> None:
 
 
 def in_grace_period() -> bool:
-    """Return True if the clock jumped or heartbeats could not be stored within service_down_time."""
+    """Return True if, within the past service_down_time, the clock jumped or heartbeats could not be stored."""
     return bool(time.monotonic() - _state.grace_started < CONF.service_down_time or _state.outage())
 
 
 def steady(seconds: float) -> bool:
-    """Return True if this process has detected no jump of the clock within ``seconds``."""
+    """Return True if this process has detected no jump of the clock within the past ``seconds``."""
     return time.monotonic() - _state.jumped >= seconds
 
 

@@ -40,22 +40,21 @@ _ERRORS = (sa.exc.SQLAlchemyError, db_exception.DBError, db_exception.RetryReque
            db_exception.DBInvalidUnicodeParameter)
 # Errors of values that no column can hold, for example null characters and numbers out of range.
 _BAD_VALUE = (db_exception.DBDataError, db_exception.DBInvalidUnicodeParameter)
-# Every fifth attempt of a transaction is logged at INFO, the others at DEBUG.
-_LOGGED = 5
-# Number of failed attempts after which a database that refuses writes is not expected to recover in a moment.
+_LOGGED = 5  # the failure of every fifth attempt of a transaction is logged at INFO, of others at DEBUG
+# Number of failed attempts after which a database that refuses writes starts a grace period for heartbeats.
 _PERSISTENT = 3
-# Seconds without the database, or without writes, after which transactions that a caller waits for fail at once. Each
-# further attempt would occupy a thread.
+# Seconds of an outage of the database (or of its writes) after which transactions with a waiting caller fail without
+# further attempts, which would occupy threads.
 _OUTAGE_TIMEOUT = 5.0
-# Timeout in seconds for SQLite's only write lock.
+# Seconds that a transaction waits for the write lock of an SQLite database, which has only one; then it fails.
 _BUSY_TIMEOUT = 30.0
-_CANCELLED = ("The database cancelled a statement of the request, because it took too long. Request less at once (a "
-              "smaller page, fewer filters), or retry when the database has less load.")
+_CANCELLED = ("The database cancelled a statement of the request, because it took too long. Request less (a smaller "
+              "page, fewer filters), or retry when the database has less load.")
 _UNKNOWN = "The connection to the database was lost during the commit: check whether the change was made."
 
 
 class Database:
-    """A pool of connections to one database. Never share one across a fork."""
+    """A pool of connections to one database. A process must not use a pool that was created before a fork."""
 
     def __init__(self, url: str, pool_size: int = 20, max_overflow: int = 50, recycle: int = 3600,
                  max_retries: int = 20, at_once: int | None = None, statement_seconds: int = 0,
@@ -65,7 +64,7 @@ class Database:
         ``statement_seconds``: time limit of a statement; 0 for none. ``at_once``: maximum number of concurrent
         transactions; None for the number of connections. ``queue``: name of the fair queue for transactions that wait
         for a slot or for SQLite's write lock; None for one queue per project of the request. A transaction that waits
-        for a lock for long gives its slot to another one.
+        long for a lock releases its slot.
         """
         self.max_retries = max_retries
         self._queue = queue
@@ -78,7 +77,7 @@ class Database:
             limits.limit_statements(self.engine, statement_seconds)
         sa.event.listen(self.engine, "before_cursor_execute", _stop_when_late)
         self.dialect = self.engine.dialect.name
-        # A queue for SQLite's write lock: SQLite itself sleeps and retries, in growing intervals, in no order.
+        # A queue for SQLite's write lock. Without it, waiting threads would poll at growing intervals, in no order.
         self._writers = _writers(os.path.realpath(self.engine.url.database or "")) if self.dialect == "sqlite" else None
         if metrics.on:
             count_statements(self.engine)
@@ -89,8 +88,8 @@ class Database:
             return self._run(transaction, None, mode="read")
 
     def lookup(self, transaction: Transaction[T]) -> T:
-        """Run a transaction that only reads, and not in parts. PostgreSQL gets no BEGIN and no COMMIT then, which are
-        two of the three round trips of one statement; each statement sees its own snapshot, as in :meth:`read`."""
+        """Run a transaction that only reads, without server-side cursors. It is sent to PostgreSQL without BEGIN and
+        COMMIT, which saves two of three round trips. Each statement has its own snapshot, as in :meth:`read`."""
         with metrics.timed(metrics.DB_SECONDS, "read"):
             return self._run(transaction, None, mode="lookup")
 
@@ -102,9 +101,9 @@ class Database:
     def write(self, transaction: Transaction[T], made: Transaction[T | None] | None = None) -> T:
         """Run a transaction that writes; an error that it raises rolls it back.
 
-        ``made`` runs if the connection was lost during the COMMIT: it returns the result of the transaction if it was
-        committed, otherwise None. Without ``made`` the transaction is repeated in this case; if it then fails, perhaps
-        because of its own earlier changes, ServiceUnavailable is raised.
+        ``made`` runs if the connection was lost during the COMMIT: it returns the result of the transaction if that was
+        committed, otherwise None. Without ``made`` the transaction is repeated in this case. If the repetition fails,
+        perhaps because of the changes of the first run, ServiceUnavailable is raised.
         """
         with metrics.timed(metrics.DB_SECONDS, "write"):
             return self._run(transaction, made, mode="write")
@@ -117,13 +116,13 @@ class Database:
                 with self._turn(write), self._connect() as connection, self._unwrapped(connection, mode):
                     if not doubt and context.too_late():  # the request waited too long in the queue
                         raise exception.ServiceUnavailable("The request has timed out: nothing was changed.")
-                    # SQLite must take its write lock at once: it cannot wait for a lock taken later.
+                    # nova_write: SQLite takes its write lock at BEGIN, since it cannot wait for a lock taken later.
                     committed: list[Callable[[], object]] = []
                     connection = connection.execution_options(
                         nova_write=write, nova_lookup=mode == "lookup", nova_seconds=self._seconds,
                         nova_committed=committed, nova_doubt=doubt)
                     with connection.begin():
-                        if mode == "snapshot" and self.dialect != "sqlite":  # whose transactions all are snapshots
+                        if mode == "snapshot" and self.dialect != "sqlite":  # all transactions of SQLite are
                             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                         earlier = made(connection) if doubt and made else None
                         result = transaction(connection) if earlier is None else earlier
@@ -137,14 +136,14 @@ class Database:
                         function()
                     return result
             except exception.StaleReport:
-                raise  # true, whichever conductor advanced the action
+                raise  # certain even after a lost COMMIT: the action has a newer attempt
             except exception.NovaException as error:
                 if doubt and not made:
                     raise exception.ServiceUnavailable(_UNKNOWN) from error
                 raise
             except _ERRORS as error:
                 if isinstance(ours := getattr(error, "inner_exception", None), exception.NovaException):
-                    raise ours from error  # of _stop_when_late
+                    raise ours from error  # raised by _stop_when_late()
                 if limits.exceeded(error):  # another attempt would take as long
                     raise exception.ServiceUnavailable(_CANCELLED) from error
                 if not errors.is_transient(error):
@@ -152,7 +151,7 @@ class Database:
                         raise exception.ServiceUnavailable(_UNKNOWN) from error
                     _check_values(error)
                     raise
-                # A deadlock was rolled back; after all other errors of a COMMIT its outcome is unknown.
+                # A deadlock rolls the transaction back; after other errors of a COMMIT its outcome is unknown.
                 doubt = doubt or (committing and not isinstance(error, db_exception.DBDeadlock))
                 impatient = self._fails_for_long(error, write) and not doubt and context.seconds_left() is not None
                 if write and (impatient or attempt >= _PERSISTENT) and errors.refuses_writes(error):
@@ -162,13 +161,13 @@ class Database:
                 metrics.DB_RETRIES.inc(type(error).__name__)
                 LOG.log(logging.DEBUG if attempt % _LOGGED else logging.INFO,
                         "Transaction failed, retrying: %s", errors.summary(error))
-                # Random, so that the transactions of a deadlock do not collide again; a restart takes seconds.
+                # A random pause, so that the transactions of a deadlock do not collide again; up to 2 s for a restart.
                 longest = min(2.0, 0.01 * 2 ** min(attempt, 10))
                 time.sleep(random.uniform(longest / 2, longest))  # noqa: S311
         raise AssertionError("unreachable")
 
     def _fails_for_long(self, error: Exception, write: bool) -> bool:
-        """Note a failure, and return True if all such transactions have failed for longer than ``_OUTAGE_TIMEOUT``."""
+        """Record a failure. Return True if all reads (or writes) have failed for longer than ``_OUTAGE_TIMEOUT``."""
         if not errors.is_outage(error):
             return False
         since = self._failing_since[write]
@@ -192,8 +191,8 @@ class Database:
 
     @contextlib.contextmanager
     def _unwrapped(self, connection: sa.Connection, mode: Mode) -> Iterator[None]:
-        """Let the statements of a lookup on PostgreSQL be sent alone. A driver that sets the isolation level of its
-        transactions needs a statement to do so without them, and its level would not apply."""
+        """Run a lookup on PostgreSQL in autocommit mode. Not if the driver sets the isolation level of transactions:
+        the level would not apply without a transaction, and the change of mode would need a statement."""
         driver: Any = connection.connection.dbapi_connection
         if mode != "lookup" or self.dialect != "postgresql" or driver.isolation_level is not None:
             yield
@@ -235,24 +234,24 @@ def _writers(_path: str) -> FairSemaphore:
 
 
 def _check_values(error: Exception) -> None:
-    """Raise InvalidInput if the error is that of a value which the database cannot store."""
+    """Raise InvalidInput if the error means that the database cannot store a value."""
     cause = getattr(error, "inner_exception", None)
     if isinstance(error, errors.DoesNotFit):
         raise exception.InvalidInput(reason=str(cause)) from error
     if isinstance(error, _BAD_VALUE) or isinstance(cause, ValueError | OverflowError | sa.exc.DataError):
-        LOG.warning("The database refused a value, the request fails: %s", type(cause or error).__name__)
+        LOG.warning("The database cannot store a value of a request, which fails: %s", type(cause or error).__name__)
         raise exception.InvalidInput(reason="a value cannot be stored in the database") from error
 
 
 def _refusal(write: bool, error: Exception) -> str:
     """Return the message for clients when every attempt of a transaction has failed."""
-    return "The database takes no changes at present." if write and errors.is_read_only(error) else \
+    return "The database is read only at present." if write and errors.is_read_only(error) else \
         "The database is not available."
 
 
 def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Engine:
     parsed = sa.make_url(url)
-    # No ROLLBACK when a connection returns to the pool: its transaction has ended, and the round trip is saved.
+    # No ROLLBACK when a connection returns to the pool: its transaction has ended, so this saves a round trip.
     # Parameters of statements may be secrets: errors and logs contain the statement only.
     options: dict[str, Any] = {"pool_recycle": recycle, "pool_reset_on_return": None, "hide_parameters": True}
     if parsed.get_backend_name() == "sqlite":
@@ -266,7 +265,7 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
         if parsed.get_backend_name() in ("mysql", "mariadb"):
             options["isolation_level"] = "READ COMMITTED"
             options["connect_args"] = {"charset": "utf8mb4", **_files_of_tls(parsed)}
-        elif "connect_timeout" not in parsed.query:  # of each server in the URL; PyMySQL has the same default
+        elif "connect_timeout" not in parsed.query:  # seconds for each server of the URL
             options["connect_args"] = {"connect_timeout": 10}
     engine = sa.create_engine(parsed, **options)
     if parsed.get_backend_name() == "sqlite":
@@ -290,7 +289,7 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
 
 
 def _read_committed(connection: Any, _record: Any) -> None:
-    """Use this isolation level. psycopg2 sends it with each BEGIN, unless it is the default of the server."""
+    """Set the isolation level READ COMMITTED if it is not the server's default; psycopg2 sends it with each BEGIN."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW default_transaction_isolation")
         level = cursor.fetchone()[0]
@@ -307,7 +306,7 @@ def _files_of_tls(url: sa.URL) -> dict[str, Any]:
 
 
 def _sqlite_make(path: str, *_connecting: Any) -> None:
-    """Create the file, or restrict an existing one, with mode 0600; SQLite's files beside it get the same mode."""
+    """Create the file with mode 0600, or set this mode of the existing file. SQLite gives its other files this mode."""
     if path.startswith("file:"):
         return
     with contextlib.suppress(OSError):  # the following connect reports the error
@@ -329,7 +328,7 @@ def _sqlite_connect(connection: sqlite3.Connection, _record: Any) -> None:
 
 
 def _use_wal(cursor: sqlite3.Cursor) -> None:
-    """Enable WAL; retry while another first connection to the new file does the same, since SQLite does not wait."""
+    """Enable WAL. Retry while another connection enables it in a new file: SQLite does not wait for that."""
     import sqlite3  # not needed with other databases
 
     deadline = time.monotonic() + 30

@@ -1,4 +1,4 @@
-"""Classification of database errors as transient or permanent, and their texts without values of statements."""
+"""Classification of database errors as transient or permanent, and texts of errors without values of statements."""
 
 import functools
 from typing import Any
@@ -10,14 +10,14 @@ from oslo_db import exception as db_exception
 PERMANENT_CLASSES = frozenset({
     "09", "0A", "0B", "0F", "0L", "0P", "0Z", "10", "20", "21", "22", "23", "24", "25", "26", "27", "2B", "2D", "2F",
     "34", "38", "39", "3B", "3F", "42", "44", "54", "P0"})
-# Errors of those classes that end when the server, its role or its permissions change: a read-only transaction, a
-# session that was idle or open for too long, missing privileges.
+# SQLSTATEs of those classes that are transient, since the state of the server or its permissions may change: a
+# read-only transaction, a session that was idle or open for too long, missing privileges.
 TRANSIENT_STATES = frozenset({"25006", "25P03", "25P04", "42501"})
-# MariaDB's numbers of errors that end by themselves, although their SQLSTATE is of a permanent class: access denied, no
-# such database, too many connections of an account, account limits, locks in a read-only transaction.
+# MariaDB's numbers of errors that are transient although their SQLSTATE is of a permanent class: access denied, no such
+# database, too many connections of an account, account limits, locks in a read-only transaction.
 TRANSIENT_NUMBERS = frozenset({1044, 1045, 1049, 1142, 1143, 1203, 1207, 1226, 1227, 1370, 1792})
-# MariaDB's numbers of errors in a statement or its values, for which SQLSTATE says HY000, 08S01 or 01000: a packet
-# that is too long, values that do not fit or are missing, illegal characters and collations, wrong JSON, triggers.
+# MariaDB's numbers of permanent errors whose SQLSTATE is of no permanent class (HY000, 08S01, 01000): a packet that is
+# too long, values that do not fit or are missing, illegal characters and collations, wrong JSON, triggers.
 PERMANENT_NUMBERS = frozenset({
     1046, 1111, 1153, 1172, 1196, 1210, 1215, 1221, 1235, 1263, 1265, 1267, 1270, 1271, 1286, 1289, 1300, 1301,
     1364, 1366, 1411, 1442, 1644, 4037, 4038, 4078})
@@ -30,13 +30,13 @@ _STATEMENT_NUMBERS = frozenset({
 # SQLite's primary result codes of errors in a statement, its values or the use of the library: SQLITE_ERROR,
 # TOOBIG, CONSTRAINT, MISMATCH, MISUSE, RANGE.
 PERMANENT_RESULTS = frozenset({1, 18, 19, 20, 21, 25})
-# Errors of a server that became a standby or was set to read only. Clients reconnect, as the address may belong to
-# another server now.
+# Errors of a server that became a standby or was set to read only. After them the connection is closed, since the
+# address may belong to another server now.
 _READ_ONLY = frozenset({"25006", 1290, 1792, 1836})
-# Timeouts of locks: lock_timeout, innodb_lock_wait_timeout; SQLITE_BUSY and SQLITE_LOCKED.
+# Lock timeouts, serialization failures and deadlocks of PostgreSQL and MariaDB; SQLITE_BUSY and SQLITE_LOCKED.
 _LOCKS = frozenset({"55P03", "40001", "40P01", 1205, 1213})
 _LOCK_RESULTS = frozenset({5, 6})
-# Exception classes of drivers for errors without a code.
+# Exception classes of drivers that are permanent errors if the error has no code.
 _PERMANENT_CLASSES_OF_DRIVERS = frozenset({"ProgrammingError", "DataError", "IntegrityError", "NotSupportedError"})
 _PERMANENT_OF_OSLO = (db_exception.DBConstraintError, db_exception.DBDataError, db_exception.DBDuplicateEntry,
                       db_exception.DBInvalidUnicodeParameter, db_exception.DBNonExistentConstraint,
@@ -48,8 +48,8 @@ _TRANSIENT_OF_OSLO = (db_exception.DBDeadlock, db_exception.DBConnectionError, d
 def is_transient(error: BaseException) -> bool:
     """Return True if a repetition of the whole transaction may succeed.
 
-    Errors of a statement, of its values and of Nova's own code are permanent. All others are operational, also those
-    that are not listed: a read-only server, a full disk, a restart, terminated sessions.
+    Errors of a statement, of its values and of Nova's own code are permanent. All other errors, also unknown ones, are
+    transient: a read-only server, a full disk, a restart, terminated sessions.
     """
     if isinstance(error, _TRANSIENT_OF_OSLO):
         return True
@@ -91,25 +91,25 @@ def is_outage(error: BaseException) -> bool:
 
 
 def driver_error(error: BaseException | None) -> Any:
-    """Return the error that the database's driver raised, or None if ``error`` comes from elsewhere."""
+    """Return the error that the database's driver raised, or None if the driver did not cause ``error``."""
     while error is not None and not _is_of_driver(error):
         error = getattr(error, "orig", None) or getattr(error, "inner_exception", None)
     return error
 
 
 def _is_of_driver(error: BaseException) -> bool:
-    """Return True for an error of a DB-API module: its classes derive from the module's own of these names."""
+    """Return True for an error of a DB-API module, whose classes derive from its DatabaseError or InterfaceError."""
     return not isinstance(error, sa.exc.SQLAlchemyError | db_exception.DBError) and bool(
         {"DatabaseError", "InterfaceError"} & {kind.__name__ for kind in type(error).__mro__})
 
 
 def code_of(cause: Any) -> Any:
-    """Return PostgreSQL's SQLSTATE or MariaDB's number of a driver's error; of others, its first argument."""
+    """Return the SQLSTATE (PostgreSQL) or number (MariaDB) of a driver's error; otherwise its first argument."""
     return getattr(cause, "pgcode", None) or next(iter(getattr(cause, "args", ())), None)
 
 
 def reconnect_when_read_only(engine: sa.Engine) -> None:
-    """Discard each connection whose server turns out to be read only, so that the next attempt opens a new one."""
+    """Close each connection whose server reports that it is read only, so that the next attempt opens a new one."""
     def discard(context: sa.engine.ExceptionContext) -> None:
         if is_read_only(context.original_exception):
             context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
@@ -118,8 +118,8 @@ def reconnect_when_read_only(engine: sa.Engine) -> None:
 
 
 def hide_values(engine: sa.Engine) -> None:
-    """Cut the errors of PostgreSQL down to their first sentence. The driver writes values into statements, and the
-    server repeats them in details, or shows the whole row. Call this before other listeners for errors are added."""
+    """Shorten errors of PostgreSQL to their first sentence: the rest may contain values of the statement, or the whole
+    row. Call this before other listeners for errors are added."""
     if engine.dialect.name == "postgresql":
         sa.event.listen(engine, "handle_error", _shorten)
 
@@ -160,7 +160,7 @@ def _check_lengths(_connection: Any, _cursor: Any, _statement: str, _parameters:
     if not (execution.isinsert or execution.isupdate) or execution.compiled is None:
         return
     if getattr(execution, "nova_lengths_checked", False):
-        return  # a further batch of an insert of many rows, whose parameters are those of all batches
+        return  # a further batch of an INSERT: the parameters of all batches were checked with the first
     execution.nova_lengths_checked = True
     lengths = _lengths(execution.compiled.statement.table)
     for values in execution.compiled_parameters:

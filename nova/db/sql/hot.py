@@ -1,8 +1,8 @@
 """Execution of the statements that every boot and every GET of a server needs, on the cursor of the database's driver.
 
-SQLAlchemy compiles the statement once per dialect. Its work for each execution (contexts, result metadata, events)
-takes longer than the driver's; here it is reduced to the conversion of values. Listeners for statements and errors are
-called as SQLAlchemy does.
+SQLAlchemy compiles the statement once per dialect. For each execution SQLAlchemy needs more time (contexts, result
+metadata, events) than the driver; this module only converts values. It calls the same listeners for statements and
+errors as SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _dialects: dict[str, sa.Dialect] = {}
 
 
 class Execution:
-    """Context of one execution, for listeners: the part of SQLAlchemy's ExecutionContext that Nova's listeners use."""
+    """Context of one execution: the attributes of SQLAlchemy's ExecutionContext that Nova's listeners use."""
 
     __slots__ = ("compiled", "compiled_parameters", "isinsert", "isupdate", "nova_lengths_checked", "root_connection")
 
@@ -48,10 +48,10 @@ class Result:
 
 
 def execute(connection: sa.Connection, statement: Any, values: Mapping[str, Any]) -> Result:
-    """Execute a statement that is a constant of its module; ``values``: its parameters, and for an INSERT or UPDATE the
-    values of columns. Raises the same errors as ``connection.execute()``; KeyError for a missing parameter."""
+    """Execute a statement that is built once per process. ``values``: parameters and, for an INSERT or UPDATE, values
+    of columns. Raises the same errors as ``connection.execute()``; KeyError for a missing parameter."""
     dialect = connection.dialect
-    if dialect.name == "sqlite":  # all of its dialects compile alike, and a test opens many databases
+    if dialect.name == "sqlite":  # one dialect, so that all databases share plans: tests open many
         dialect = _dialects.setdefault(dialect.name, dialect)
     plan = _plan(statement, dialect, tuple(values))
     parameters = plan.parameters(values)
@@ -78,7 +78,7 @@ def execute(connection: sa.Connection, statement: Any, values: Mapping[str, Any]
 
 
 def raise_errors(engine: sa.Engine) -> None:
-    """Let SQLAlchemy handle the errors of :func:`execute`. To be called before other listeners execute statements."""
+    """Let SQLAlchemy handle errors of :func:`execute`. Call this before other listeners of executions are added."""
     def raise_error(_cursor: Any, _text: str, _parameters: Any, execution: Any) -> None:
         if not isinstance(execution, Execution) and (error := execution.execution_options.get(_ERROR)) is not None:
             raise error

@@ -1,4 +1,4 @@
-"""Time limits of statements, enforced by the database itself, and of connections whose server has vanished."""
+"""Time limits of statements, which the database enforces, and of connections whose server has vanished."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from nova.db.sql import errors
 if TYPE_CHECKING:
     import sqlite3
 
-# Share of the limit that is the timeout for locks, so that a transaction can wait again after its blocker was
-# cancelled.
+# Timeout for locks, as a fraction of the time limit of statements: a transaction can still wait again after the
+# transaction that held the lock was cancelled.
 _LOCK_SHARE = 0.5
-# Instructions of SQLite between two checks of the time: about a millisecond.
-_INSTRUCTIONS = 100_000
-# Error codes of cancelled statements. PostgreSQL has one code for all causes, MariaDB another one for KILL QUERY.
+_INSTRUCTIONS = 100_000  # number of SQLite instructions between two checks of the time; they take about a millisecond
+# Error codes of cancelled statements: one of PostgreSQL for all causes; of MariaDB, that of the time limit.
 _CANCELLED = frozenset({"57014", 1969})
 # TCP options by which the system closes a connection 25 s after its server vanished: probes of a silent connection in
 # seconds, and the limit for unacknowledged data in milliseconds.
@@ -49,11 +48,11 @@ def limit_statements(engine: sa.Engine, seconds: int) -> None:
 
 
 def detect_vanished_servers(engine: sa.Engine) -> None:
-    """Let the system close new connections whose server has vanished without closing them (power loss, failover). Their
-    transactions would otherwise wait for 15 minutes to two hours, while the leases of their actions are renewed."""
+    """Let the system close new connections if their server vanishes without closing them (power loss, failover).
+    Otherwise transactions would wait for 15 minutes to two hours, while the leases of their actions are renewed."""
 
     def configure(connection: Any, _record: Any) -> None:
-        # PyMySQL has no method for its socket. The duplicate shares the options of the socket.
+        # PyMySQL has no method that returns its socket. A duplicate shares the options of the socket.
         with socket.socket(fileno=os.dup(getattr(connection, "_sock", connection).fileno())) as duplicate:
             if duplicate.family != socket.AF_UNIX:
                 duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 # Options of TLS that name files, which an operator may replace: each new connection reads them.
 _FILES = {"ca", "capath", "cert", "key"}
 
-# Contexts of TLS of this process, by the options that they were made with.
+# TLS contexts of this process, by the options from which they were made.
 _contexts: dict[tuple[tuple[str, str], ...], Any] = {}
 _lock = threading.Lock()
 
@@ -16,8 +16,8 @@ _lock = threading.Lock()
 def share_contexts(engine: sa.Engine) -> None:
     """Share one TLS context of the process among the connections of ``engine`` that read no TLS files.
 
-    PyMySQL makes a context for each connection, also if the server has no TLS, and loads all certificates of the
-    machine into it: 0.9 MB and 36 ms for each.
+    PyMySQL itself makes a context for each connection, even if the server has no TLS, and loads all certificates of the
+    machine into it, which takes 0.9 MB and 36 ms.
     """
     import pymysql  # needed with MariaDB only
 

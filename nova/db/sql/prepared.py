@@ -18,15 +18,13 @@ from oslo_db import exception as db_exception
 
 from nova.db.sql import errors
 
-# A statement is prepared at this execution on a connection.
-_FREQUENT = 3
-# Bounds: prepared statements of a connection, for each of which the server keeps a plan of some 20 kB; statements of a
-# process that are counted; parameters of a prepared statement (1,000 take 200 kB, and planning 66,000 takes 150 MB).
+_FREQUENT = 3  # number of executions on a connection at which a statement is prepared
+# Maximum numbers of prepared statements of a connection (the server stores a plan of about 20 kB for each), of counted
+# statements of a process, and of parameters of a prepared statement (1,000 take 200 kB, planning 66,000 takes 150 MB).
 _PREPARED, _COUNTED, _PARAMETERS = 150, 600, 250
-# SQLSTATE of a prepared statement that does not exist, or exists already: a proxy shares the sessions of the server.
+# SQLSTATEs for a prepared statement that does not exist, or already exists: a proxy shares sessions of the server.
 _SHARED = frozenset({"26000", "42P05"})
-# SQLSTATE of a statement whose plan has other columns since a migration.
-_CHANGED = "0A000"
+_CHANGED = "0A000"  # SQLSTATE for a prepared statement whose result has other columns since a migration
 _INFO = "nova_prepared"  # entry of a connection's info
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s|%%")
 _TYPES: dict[type, str] = {bool: "bool", int: "int4", str: "unknown", type(None): "unknown", float: "numeric",
@@ -36,8 +34,8 @@ _INT4, _INT8 = 2**31, 2**63
 
 
 class _Statement:
-    """A statement with the types of its parameters. ``accepted``: whether the server prepares it; None before the first
-    attempt. ``execute``: the command that executes it, once it is prepared."""
+    """A statement with the types of its parameters. ``accepted``: True if the server can prepare it, None before the
+    first attempt. ``execute``: the command that executes the prepared statement."""
 
     __slots__ = ("_names", "_text", "_types", "accepted", "execute")
 
@@ -52,7 +50,7 @@ class _Statement:
         text = _PLACEHOLDER.sub(lambda match: numbers[match[1]] if match[1] else "%", self._text)
         declared = f"({', '.join(self._types)})" if self._types else ""
         values = f"({', '.join(f'%({name})s' for name in self._names)})" if self._names else ""
-        # The name depends on the text: a session that a proxy shares never has another statement of this name.
+        # The name is a hash of the text: in a session shared by a proxy it never stands for another statement.
         name = "nova_" + hashlib.sha256(f"{declared} {text}".encode()).hexdigest()[:40]
         self.execute = f"EXECUTE {name}{values}"
         return f"PREPARE {name}{declared} AS {text}"
@@ -62,7 +60,7 @@ class _Session:
     """The statements of one connection."""
 
     def __init__(self) -> None:
-        self.executions: dict[_Statement, int] = {}  # up to _FREQUENT, from where on the statement is prepared
+        self.executions: dict[_Statement, int] = {}  # counted up to _FREQUENT, when the statement is prepared
         self.prepared = 0
         self.executing = False  # True during and after an EXECUTE command, until the next statement
 
@@ -95,8 +93,8 @@ class Preparer:
         return True
 
     def _find(self, source: Any, text: str, parameters: Mapping[str, Any]) -> _Statement | None:
-        """Return the statement for these parameters, or None if it is not to be prepared. Commands for savepoints are
-        not: they must work in a failed transaction, too."""
+        """Return the statement for these parameters, or None if it must not be prepared. Savepoint commands must not:
+        they must also work in a failed transaction."""
         names = self._names.get(text)
         if names is None:
             if len(self._names) >= _COUNTED or len(parameters) > _PARAMETERS or not (source.is_select or source.is_dml):
@@ -139,7 +137,7 @@ class Preparer:
         return statement.accepted
 
     def _discard(self, context: sa.engine.ExceptionContext) -> None:
-        """Discard a connection whose prepared statements are lost, and let its transaction be repeated."""
+        """Close a connection whose prepared statements are lost, so that its transaction is repeated on another one."""
         code = errors.code_of(context.original_exception)
         session = context.connection.info.get(_INFO) if context.connection is not None else None
         if code in _SHARED:
@@ -151,7 +149,7 @@ class Preparer:
 
 
 def _types(values: Sequence[Any]) -> tuple[str, ...]:
-    """Return the types that the server derives from the literals of these values. Other types would change results:
+    """Return the types that the server would derive from literals of these values. Other types could change results:
     the sum of int4 values is an integer, the sum of int8 values is not."""
     types = tuple([_TYPES.get(type(value), _UNSUPPORTED) for value in values])
     if "int4" in types or "timestamp" in types:

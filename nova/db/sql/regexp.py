@@ -1,10 +1,10 @@
 """Regular expressions in queries: unanchored, ignoring case, and with the same result on every database.
 
-A value that contains the expression literally matches, too (see nova.objects.expression). The one exception is
-"^text$" with plain text: a value that contains "^" or "$" is matched by "\\^" and "\\$", so that an index can be used.
+A value that contains the text of the expression matches, too (see nova.objects.expression). The only exception is
+"^text$" with plain text, so that an index can be used: values with "^" or "$" are then found by "\\^" and "\\$" only.
 
-The databases' own engines differ, and their time is not bounded by the size of the input: conductors match the rows
-themselves. LIKE conditions reduce the rows to read where the expression requires a text (nova.objects.required_text).
+The engines of databases differ, and the time that they need is not bounded by the size of the input. So conductors
+match the rows. If an expression requires a text (nova.objects.required_text), LIKE reduces the number of rows to read.
 """
 
 import contextlib
@@ -20,16 +20,14 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.objects import expression, required_text
 
-# Number of rows per fetch.
-_ROWS = 1000
-# Maximum number of regular expressions whose literal parts become SQL conditions: each adds up to nine conditions.
+_ROWS = 1000  # number of rows that are fetched from a result at a time
+# Maximum number of expressions of a condition whose required texts become SQL conditions, up to nine for each.
 _MAX_READ = 4
-# A plain text, optionally anchored.
-_PLAIN = re.compile(r"(\^?)([A-Za-z0-9 .,:/@%_=-]+)(\$?)", re.ASCII)
+_PLAIN = re.compile(r"(\^?)([A-Za-z0-9 .,:/@%_=-]+)(\$?)", re.ASCII)  # a plain text, optionally anchored
 
-# A text with the begin of a time, at least its year and month.
+# A pattern that begins with a timestamp of any accuracy, at least with year and month.
 _TIME = re.compile(r"\^?(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d)(?::(\d\d)(?::(\d\d))?)?)?)?[0-9TZ :.-]*\$?", re.ASCII)
-# The characters of a time.
+# A text of characters that timestamps have. A pattern that requires another text matches no timestamp.
 _OF_TIMES = re.compile(r"[0-9tTzZ :.-]*", re.ASCII)
 _FIELDS = ("%Y", "%m", "%d", "%H", "%M", "%S")
 _UNITS = (datetime.timedelta(31), datetime.timedelta(1), datetime.timedelta(hours=1), datetime.timedelta(minutes=1),
@@ -37,9 +35,9 @@ _UNITS = (datetime.timedelta(31), datetime.timedelta(1), datetime.timedelta(hour
 
 
 class Match(NamedTuple):
-    """A condition on a column: ``test`` decides for a value, ``likely`` holds for all matching rows and few others.
-    ``find`` finds all matching values in lines of values, and ``period`` holds for all matching times and can use an
-    index; None if the expression does not allow it."""
+    """A condition on a column. ``test``: returns True for a matching value. ``likely``: an SQL condition that all
+    matching rows and few others fulfil. ``find``: a finder of all matching values in lines of values, or None.
+    ``period``: an SQL condition with an index that all matching times fulfil, or None."""
 
     column: sa.Column[Any]
     test: Callable[[Any], bool]
@@ -61,7 +59,7 @@ def matches(column: sa.Column[Any], *patterns: str) -> Match:
 
 
 def any_of(finders: Sequence[expression.Finder | None]) -> expression.Finder | None:
-    """Return a finder of the first match of any finder."""
+    """Return a finder of the first match of any of the finders, or None if one of them is None."""
     usable = [find for find in finders if find is not None]
     if len(finders) < 2 or len(usable) < len(finders):
         return usable[0] if len(finders) == 1 and usable else None
@@ -73,7 +71,7 @@ def listed(column: sa.Column[Any], pattern: str, mark: str) -> Match:
     InvalidInput."""
     expected = compiled(pattern)
     begin = pattern if expected.literal else pattern.removeprefix("^").removesuffix("$")
-    # Within the list, other anchors are at no begin or end of a line.
+    # Other anchors cannot be searched in the list, in which an item does not begin or end with a line.
     anchored = not expected.literal and any(anchor in begin for anchor in "^$")
     return Match(column, lambda value: any(expected.match(item) for item in value.split(",") if mark in item),
                  _like(column, f",{begin}", expected.literal),
@@ -92,10 +90,10 @@ def filtered(connection: sa.Connection, key: str, statement: sa.Select[Any], con
              limit: int | None) -> list[Any]:
     """Return the column ``key`` of the first ``limit`` rows of the statement that fulfil all conditions.
 
-    The statement selects the columns of the conditions, and already contains their ``likely`` parts.
+    The statement selects the columns of the conditions, and already contains the ``likely`` of each condition.
     Raises ServiceUnavailable if the search exceeds the time limit of a statement.
     """
-    # Only rows to compare are fetched in parts, which PostgreSQL can do within a transaction.
+    # Rows that conditions may reject are fetched in parts. On PostgreSQL this requires a transaction.
     parts = conditions and not connection.get_execution_options().get("nova_lookup")
     options = {"yield_per": _ROWS} if parts else {}
     with contextlib.closing(connection.execute(statement, execution_options=options)) as result:
@@ -120,15 +118,15 @@ def check_time(connection: sa.Connection, began: float) -> None:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    """Return the texts by which a value can be searched."""
+    """Return the texts of a value with which a pattern is compared: two formats for a time."""
     if isinstance(value, datetime.datetime):
         return value.strftime("%Y-%m-%dT%H:%M:%SZ"), value.strftime("%Y-%m-%d %H:%M:%S.%f")
     return () if value is None else (str(value),)
 
 
 def _period(column: sa.Column[Any], patterns: Sequence[str]) -> sa.ColumnElement[bool] | None:
-    """Return the condition that a time begins with one of the patterns; false for a pattern with characters that no
-    time has. None: a pattern is something else."""
+    """Return the condition that a time begins with one of the patterns. A pattern that requires characters which no
+    time has is never fulfilled. None if a pattern cannot be expressed as a period."""
     conditions = list[sa.ColumnElement[bool]]()
     for pattern in patterns:
         if not all(map(_OF_TIMES.fullmatch, required_text.of(pattern).texts)):
@@ -146,8 +144,8 @@ def _period(column: sa.Column[Any], patterns: Sequence[str]) -> sa.ColumnElement
 
 
 def _like(column: sa.Column[Any], pattern: str, literal: bool, read: bool = False) -> sa.ColumnElement[bool]:
-    """Return a condition that holds wherever the pattern is found. ``literal``: the pattern is not an expression.
-    ``read``: read the required texts of an expression."""
+    """Return a condition that all rows fulfil in which the pattern is found. ``literal``: the pattern is plain text.
+    ``read``: if it is an expression, use its required texts."""
     plain = _PLAIN.fullmatch(pattern)
     if literal and pattern.isascii():
         begin, text, end = "", pattern, ""
@@ -158,17 +156,18 @@ def _like(column: sa.Column[Any], pattern: str, literal: bool, read: bool = Fals
         if not pattern.isascii() or not required.size:
             return column.is_not(None)
         return sa.or_(_contains(column, required), column.ilike(f"%{_escaped(pattern)}%", escape="!"))
-    # "." is any character in an expression.
+    # "." matches any character in an expression, "_" in LIKE.
     inside = _escaped(text).replace(".", "_")
     return column.ilike(f"{'' if begin else '%'}{inside}{'' if end else '%'}", escape="!")
 
 
 def _contains(column: sa.Column[Any], required: required_text.Required) -> sa.ColumnElement[bool]:
-    """Return the condition that the column contains what an expression requires."""
+    """Return the condition that the column contains the texts that an expression requires."""
     return sa.and_(*(column.ilike(f"%{_escaped(text)}%", escape="!") for text in required.texts),
                    *(sa.or_(*(_contains(column, part) for part in choice)) for choice in required.choices))
 
 
 def _escaped(text: str) -> str:
-    """Return the pattern of LIKE for a text. k and s equal characters beyond ASCII, but not in all databases."""
+    """Return the LIKE pattern for a text. "_" replaces k and s: ignoring case, they equal non-ASCII characters (U+212A
+    and U+017F), but not in all databases."""
     return "".join("_" if char in "kKsS" else f"!{char}" if char in "%_!" else char for char in text)

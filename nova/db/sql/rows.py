@@ -50,8 +50,8 @@ def _from_columns(object_type: type[T], table: sa.Table, values: Sequence[Any]) 
 
 @functools.cache
 def _columns(object_type: type[Any], columns: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
-    """Return the fields that have a column, and a function that takes their values from a row by index. A lookup of
-    every column by name would be most of the cost of a long list."""
+    """Return the fields that have a column, and a function that takes their values from a row by index. Access by name
+    would be most of the cost of a long list."""
     names = tuple(name for name in object_type.__struct_fields__ if name in columns)
     indexes = [columns.index(name) for name in names]
     if len(indexes) == 1:
@@ -88,8 +88,8 @@ def identified(table: sa.Table, name: str) -> sa.ColumnElement[bool]:
 
 def first(connection: sa.Connection, object_type: type[T], statement: sa.Select[Any], missing: Exception,
           parameters: dict[str, Any] | None = None) -> T:
-    """Return the object of the first row. Raises ``missing`` if there is no row. A statement with ``parameters`` is a
-    constant of its module."""
+    """Return the object of the first row. Raises ``missing`` if there is no row. A statement with ``parameters`` must
+    be built once per process (see nova.db.sql.hot)."""
     result: Any = connection.execute(statement) if parameters is None else hot.execute(
         connection, statement, parameters)
     row = result.first()
@@ -100,8 +100,8 @@ def first(connection: sa.Connection, object_type: type[T], statement: sa.Select[
 
 @contextlib.contextmanager
 def on_duplicate(error: Exception | None = None) -> Iterator[None]:
-    """Raise ``error`` if the block violates a unique key. None: a concurrent transaction may insert the same row; this
-    transaction is then repeated (RetryRequest)."""
+    """Raise ``error`` if the block violates a unique key. None: repeat the transaction (RetryRequest), since a
+    concurrent transaction has inserted the same row."""
     try:
         yield
     except db_exception.DBDuplicateEntry as duplicate:
@@ -115,8 +115,8 @@ def count(connection: sa.Connection, table: sa.Table, *conditions: sa.ColumnElem
 
 def page(statement: sa.Select[Any], table: sa.Table, sort: Sequence[tuple[str, str]], limit: int | None,
          marker: sa.Row[Any] | None) -> sa.Select[Any]:
-    """Return the statement ordered by ``sort`` (column, asc|desc), behind the marker row, with at most ``limit`` rows.
-    The last sort column must be unique. Nulls sort first ascending and last descending on every database."""
+    """Return the statement ordered by ``sort`` (column, asc|desc), for at most ``limit`` rows after the marker row. The
+    final sort column must be unique. Nulls come first in ascending and last in descending order on every database."""
     for name, direction in sort:
         column = table.c[name]
         null_rank = sa.case((column.is_(None), 0), else_=1)
@@ -128,7 +128,7 @@ def page(statement: sa.Select[Any], table: sa.Table, sort: Sequence[tuple[str, s
 
 
 def after(table: sa.Table, sort: Sequence[tuple[str, str]], marker: sa.Row[Any]) -> sa.ColumnElement[bool]:
-    """Return the condition that a row is behind the marker row, with one term per column."""
+    """Return the condition that a row comes after the marker row, with one term per column."""
     further: sa.ColumnElement[bool] = sa.false()
     for name, direction in reversed(sort):
         column: sa.ColumnElement[Any] = table.c[name]
@@ -140,7 +140,7 @@ def after(table: sa.Table, sort: Sequence[tuple[str, str]], marker: sa.Row[Any])
             behind = column.is_not(None) if direction == "asc" else sa.false()
             further = sa.or_(behind, sa.and_(column.is_(None), further))
         elif direction == "asc":
-            # The additional ``column >= value`` lets every database start in the middle of an index.
+            # ``column >= value`` follows from the rest, but lets each database start in the middle of an index.
             further = sa.and_(column >= value, sa.or_(column > value, further))
         elif table.c[name].nullable:
             further = sa.or_(column < value, column.is_(None), sa.and_(column == value, further))

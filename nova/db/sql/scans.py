@@ -1,9 +1,9 @@
-"""Pages of a table in the order of an index, and windows of it: statements read a bounded number of rows.
+"""Pages of a table in the order of an index, by statements that read a bounded number of rows.
 
-A table has rows that no list may read in full, in particular those of deleted servers. A page is made of *ranges*:
-parts of an index whose entries are equal in its first columns and have the order of the list in the others. The
-database merges several ranges, each limited to the page first. With further conditions without an index, the ranges are
-read in *windows*: the end of the window is determined first, and the page is taken from the rows before it.
+A table has more rows than a list may read, in particular those of deleted servers. A page is read from *ranges*: parts
+of an index whose entries are equal in its first columns and have the order of the list in the other columns. To merge
+several ranges, the database first limits each to the size of the page. If there are conditions without an index, the
+ranges are read in *windows*: a statement finds the end of a window, and the page is read from the rows up to this end.
 """
 
 import dataclasses
@@ -18,21 +18,21 @@ from sqlalchemy.sql import functions, selectable
 
 # Column names with asc or desc; the last column is unique. All directions are the same.
 Order = Sequence[tuple[str, str]]
-# The values of the columns of an order at one row.
+# A position in an order: the values that a row has in its columns.
 Place = Mapping[str, Any]
 Conditions = Sequence[sa.ColumnElement[bool]]
 # Common property of the rows of a range: values of columns (None: null), or a condition with its own index.
 Prefix = Mapping[str, Any] | sa.ColumnElement[bool]
 
 
-# More rows than a condition with its own index ever has. The limit keeps databases from merging its
-# subquery with the rest of the statement, and from choosing the index of the order.
+# Limit of the subquery for a condition with its own index, greater than the number of its rows. The limit keeps
+# databases from merging the subquery with the rest of the statement, and from choosing the index of the order.
 _ALL = 10**9
 
 
 class Constant(functions.FunctionElement[Any]):
-    """A column with one value in all rows that are ordered. PostgreSQL must order by it to use the index if the value
-    is null, MariaDB must not."""
+    """A column with the same value in all rows to sort. If the value is null, PostgreSQL uses the index only if ORDER
+    BY contains the column, and MariaDB only if it does not."""
 
     name = "constant_in_range"
     inherit_cache = True
@@ -49,7 +49,7 @@ def _as_null(_element: Constant, _compiling: Any, **_options: Any) -> str:
 
 
 class Driven(selectable.Join):
-    """A join that begins with its left side; SQLite would choose the side itself."""
+    """A join that reads its left side first. For SQLite this must be stated (CROSS JOIN)."""
 
     inherit_cache = True
 
@@ -68,11 +68,9 @@ def _as_cross_join(element: Driven, compiling: Any, **options: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The rows of one range. ``nulls``: True if the first column of the order is null there; None: it is never null.
-
-    ``index``: the index of the range; None: its rows are sorted. ``constant``: columns that are null in the whole
-    range.
-    """
+    """The rows of one range. ``nulls``: True if the first column of the order is null in all rows, False if in none,
+    None if it cannot be null. ``index``: the index with the order of the range; None if rows must be sorted.
+    ``constant``: columns that are null in all rows."""
 
     table: sa.Table
     order: Order
@@ -84,13 +82,13 @@ class Range:
 
     def selects(self, columns: Sequence[sa.ColumnElement[Any]], after: Place | None = None, until: Place | None = None,
                 where: Conditions = ()) -> list[sa.Select[Any]]:
-        """Select rows behind ``after`` and not behind ``until``, in order: a statement for each piece of the range."""
+        """Return a SELECT, in order, for each piece of the range after ``after``, up to and including ``until``."""
         statement = sa.select(*columns).where(*self.where, *where)
         if not isinstance(self.prefix, Mapping):
             few = sa.select(self.table.c.id).where(self.prefix).limit(_ALL).subquery()
             statement = statement.select_from(rows_of(self.table, few))
         elif self.index is not None:
-            # MariaDB may choose another index with the same first columns, by which it has to sort.
+            # Without the hint, MariaDB may choose another index with the same first columns, and must then sort.
             for dialect in ("mysql", "mariadb"):
                 statement = statement.with_hint(self.table, f"FORCE INDEX ({self.index})", dialect)
         if isinstance(self.prefix, Mapping):
@@ -106,21 +104,21 @@ class Range:
         return [element.desc() if self.order[0][1] == "desc" else element.asc() for element in columns]
 
     def among(self, columns: Sequence[sa.ColumnElement[Any]], ids: sa.Subquery, where: Conditions) -> sa.Select[Any]:
-        """Select those of the rows with these ids that fulfil the conditions, in order."""
+        """Return a SELECT, in order, of those rows with these ids that fulfil the conditions."""
         return sa.select(*columns).select_from(rows_of(self.table, ids)).where(
             *where).order_by(*((self.table.c[name].desc() if way == "desc" else self.table.c[name].asc())
                                for name, way in self.order))
 
     def _pieces(self, after: Place | None, until: Place | None) -> list[tuple[bool, Conditions]]:
-        """Return the conditions of the parts between two places, each of which is contiguous in an index.
+        """Divide the rows between two places into pieces that are contiguous in an index. Return for each piece its
+        conditions, and True if all its rows have the same value in the first column of the order.
 
-        Many rows may have the same first column, so the rows with the value of a place are a part of their own. Each
-        part has True if all of its rows have the same value.
+        Many rows may have the same value there. So the rows with the value of a place are a piece of their own.
         """
         (name, way), order = self.order[0], self.order
         for place in (after, until):
             if self.nulls is not None and place is not None and self.nulls != (place[name] is None):
-                # Nulls come first ascending and last descending: the place is before or after the whole range.
+                # Nulls come first in ascending and last in descending order: the place is before or after all rows.
                 if (self.nulls == (way == "asc")) != (place is until):
                     return []
                 after, until = (None, until) if place is after else (after, None)
@@ -146,7 +144,7 @@ class Range:
 
 
 def ranges(table: sa.Table, order: Order, prefixes: Sequence[Prefix], where: Conditions = ()) -> list[Range]:
-    """Return the ranges of an index that begins with the columns of a prefix and goes on with ``order``."""
+    """Return the ranges for these prefixes, of indexes that begin with the columns of a prefix and then ``order``."""
     pieces: list[Range] = []
     first = table.c[order[0][0]]
     for prefix in prefixes:
@@ -163,8 +161,7 @@ def ranges(table: sa.Table, order: Order, prefixes: Sequence[Prefix], where: Con
 
 @functools.lru_cache(1000)
 def _index(table: sa.Table, equal: frozenset[str], order: tuple[str, ...]) -> str | None:
-    """Return the name of the index that begins with the columns ``equal`` and goes on in the order, as far as it has
-    columns."""
+    """Return the name of the index that begins with the columns ``equal``, then (first of) ``order``, or None."""
     for index in table.indexes:
         names = [column.name for column in index.columns]
         rest = names[len(equal):]
@@ -174,7 +171,7 @@ def _index(table: sa.Table, equal: frozenset[str], order: tuple[str, ...]) -> st
 
 
 def outside(parts: Sequence[Range], behind: Place | None, before: Place | None) -> list[Range]:
-    """Return the parts of the ranges whose first column is behind and before its values at the places, not equal."""
+    """Return the rows of the ranges whose first column of the order is strictly between its values at two places."""
     remaining = []
     for part in parts:
         conditions = [_beyond(part, place, place is behind) for place in (behind, before) if place is not None]
@@ -185,7 +182,7 @@ def outside(parts: Sequence[Range], behind: Place | None, before: Place | None) 
 
 
 def _beyond(part: Range, place: Place, behind: bool) -> Conditions | None:
-    """Return the conditions that the first column is behind or before its value at the place; None: it never is."""
+    """Return the conditions that the first column is behind (or before) its value at the place; None if no row is."""
     name, way = part.order[0]
     value, column, greater = place[name], part.table.c[name], (way == "asc") == behind
     if value is None or part.nulls:  # null is less than all values
@@ -205,11 +202,11 @@ def has(table: sa.FromClause, prefix: Prefix) -> list[sa.ColumnElement[bool]]:
 def page(parts: Sequence[Range], columns: Sequence[sa.ColumnElement[Any]], limit: int | None,
          after: Place | None = None, until: Place | None = None, offset: int | None = None,
          window: tuple[int, Conditions] | None = None) -> sa.Select[Any] | None:
-    """Return a statement for the first ``limit`` rows of all ranges together, or None if there can be none.
+    """Return a SELECT of the first ``limit`` rows of all ranges, merged, or None if no row can match.
 
-    ``window``: maximum number of rows read of each part of a range, and conditions for which no index is used. With
-    several ranges ``columns`` must contain the columns of the order; a row in two ranges appears once. ``offset`` rows
-    of each range are skipped.
+    ``window``: maximum number of rows to read of each piece of a range, and conditions that are checked in these rows
+    without an index. With several ranges ``columns`` must contain the columns of the order, and a row in two ranges is
+    returned once. ``offset``: number of rows to skip in each range.
     """
     selects = []
     for part in parts:
@@ -224,14 +221,14 @@ def page(parts: Sequence[Range], columns: Sequence[sa.ColumnElement[Any]], limit
     merged = sa.select(together)
     for name, way in parts[0].order:
         column = together.c[name]
-        # Databases sort nulls differently.
+        # Sort nulls explicitly, since databases sort them differently.
         rank = [sa.case((column.is_(None), 0), else_=1)] if parts[0].table.c[name].nullable else []
         merged = merged.order_by(*(key.desc() if way == "desc" else key.asc() for key in (*rank, column)))
     return merged.limit(limit)
 
 
 def window_end(connection: sa.Connection, parts: Sequence[Range], rows: int, after: Place | None) -> Place | None:
-    """Return the place up to which no range has more than ``rows`` rows behind ``after``; None: up to the end."""
+    """Return the place up to which each range has at most ``rows`` rows after ``after``, or None for the end."""
     table = parts[0].table
     statement = page(parts, [table.c[name] for name, _way in parts[0].order], 1, after, offset=rows - 1)
     row = connection.execute(statement).first() if statement is not None else None
@@ -239,7 +236,7 @@ def window_end(connection: sa.Connection, parts: Sequence[Range], rows: int, aft
 
 
 def at_most(parts: Sequence[Range], rows: int) -> sa.Subquery:
-    """Select the ids of the first ``rows`` rows of each range: a set that no plan can enlarge."""
+    """Return a subquery of the ids of the first ``rows`` rows of each range, so that no query plan reads more rows."""
     table = parts[0].table
     selects = [statement.limit(rows) for part in parts for statement in part.selects([table.c.id])]
     if len(selects) == 1:
@@ -248,13 +245,13 @@ def at_most(parts: Sequence[Range], rows: int) -> sa.Subquery:
 
 
 def distinct(connection: sa.Connection, column: sa.Column[Any], prefix: Prefix, most: int) -> list[Any] | None:
-    """Return the different values of a column, without null, in the rows with the prefix; None if these are more than
-    ``most``. Each value is one access of the index that begins with the prefix and the column."""
+    """Return the different values, except null, of a column in the rows with the prefix, or None if there are more than
+    ``most``. Each value takes one access to the index that begins with the prefix and the column."""
     statement = sa.select(column).where(*has(column.table, prefix))
     if not isinstance(prefix, Mapping):
         statement = statement.distinct()
     elif connection.dialect.name in ("mysql", "mariadb"):
-        # MariaDB takes a millisecond for each round of a recursive statement, but skips equal values of this one.
+        # On MariaDB each round of a recursive statement takes a millisecond, but GROUP BY skips equal values.
         statement = statement.group_by(*(column.table.c[name] for name in prefix), column)
     else:
         statement = _next_values(column, prefix, most + 2)
@@ -263,7 +260,8 @@ def distinct(connection: sa.Connection, column: sa.Column[Any], prefix: Prefix, 
 
 
 def _next_values(column: sa.Column[Any], prefix: Mapping[str, Any], most: int) -> sa.Select[Any]:
-    """Select the first ``most`` values of a column in the rows with the prefix, each as the next one of the last."""
+    """Return a recursive SELECT of the first ``most`` values of a column in the rows with the prefix: each round finds
+    the smallest value above the previous one."""
     following = column.table.alias()
     scan = sa.select(sa.func.min(column).label("value"), sa.literal(1).label("position")).where(
         *has(column.table, prefix)).cte("scan", recursive=True)
@@ -275,25 +273,25 @@ def _next_values(column: sa.Column[Any], prefix: Mapping[str, Any], most: int) -
 
 
 def rows_of(table: sa.Table, ids: sa.Subquery) -> Driven:
-    """Return the rows of the table with these ids, to select from."""
+    """Return a FROM clause for the rows of the table with these ids."""
     return Driven(ids, table, table.c.id == ids.c.id)
 
 
 def is_indexed(table: sa.Table, order: Order) -> bool:
-    """Return True if an index of the table ends with these columns, all in one direction, as ranges need it."""
+    """Return True if ranges can have this order: an index ends with its columns, and all have the same direction."""
     names = [name for name, _way in order]
     return len({way for _name, way in order}) == 1 and not any(table.c[name].nullable for name in names[1:]) and any(
         [column.name for column in index.columns][-len(names):] == names for index in table.indexes)
 
 
 def _beside(table: sa.Table, order: Order, place: Place, until: bool) -> sa.ColumnElement[bool]:
-    """Return the condition that a row is lexicographically after the place, or (``until``) not after it."""
+    """Return the condition that a row comes after the place in the order or, with ``until``, not after the place."""
     forwards = (order[0][1] == "asc") != until
     condition: sa.ColumnElement[bool] = sa.true() if until else sa.false()
     for name, _way in reversed(order):
         column = table.c[name]
         value = sa.literal(place[name], column.type)
-        # The first term alone lets every database start and end within an index.
+        # The first term follows from the second, but lets each database start and end within an index.
         if forwards:
             condition = sa.and_(column >= value, sa.or_(column > value, condition))
         else:

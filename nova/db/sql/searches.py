@@ -1,14 +1,14 @@
 """Pages of large tables by any filter and order, whose cost does not grow with the table.
 
 A page is read in one of these ways:
-- If the filters select one or several ranges of an index, the page is read from these.
-- If a filter with an index selects few rows, all of them are read and sorted. An expression for a column with few
-  different values selects those that match.
-- Otherwise the index of the order is read in windows until the page is full, or until its time is over and it has a
-  row. Such a page is cut: it is short, and the list continues behind its last row. If its time is over and it has no
-  row, the candidates of a text index are read instead of further windows.
-- An order without an index (several columns, or different directions) is read in windows of the index of its first
-  column. Rows with the same first column are sorted; if they are many, they are read by the index of the next column.
+- If the filters select one or several ranges of an index, the page is read from these ranges.
+- If a filter with an index selects few rows, these rows are read and sorted. A regular expression for a column with few
+  different values is replaced by the values that match.
+- Otherwise the index of the order is read in windows until the page is full. After ``_SECONDS``, a page with rows is
+  cut: it has fewer rows than its limit, and the list continues after its final row. If the page is empty after
+  ``_SECONDS_EMPTY``, the candidates of a text index are read instead of further windows.
+- An order without an index (several columns, or different directions) is read by the index of its first column. Rows
+  with the same first column are sorted or, if there are many, read by the index of the next column.
 """
 
 import dataclasses
@@ -22,22 +22,20 @@ import sqlalchemy as sa
 
 from nova.db.sql import regexp, rows, scans
 
-# Number of rows that a statement may read and sort, and the size of a window.
-FEW = 5000
-# Seconds after which no further window is read for a page that has rows. An empty page is never cut: stock clients take
-# it for the end of the list.
+FEW = 5000  # maximum number of rows that a statement reads and sorts; number of rows of a window
+# Seconds after which no further window is read for a page with rows: the page is cut. An empty page is never cut, since
+# clients take it for the end of the list.
 _SECONDS = 0.05
-# Seconds after which the candidates of a text index are read instead of further windows for a page without a row.
+# Seconds after which the candidates of a text index are read instead of further windows, if the page is still empty.
 _SECONDS_EMPTY = 0.01
-# Maximum number of different values of a column that an expression is compared with, instead of with rows.
+# Maximum number of different values of a column with which an expression is compared, instead of with all rows.
 _MAX_VALUES = 10_000
-# Maximum number of ranges per statement.
-_MAX_RANGES = 16
-# Maximum number of keys per statement.
-_MAX_KEYS = 1000
+_MAX_RANGES = 16  # maximum number of ranges per statement
+_MAX_KEYS = 1000  # maximum number of values (of a unique column or a filter) in a statement
 
-# Returns the ids of rows that contain all results, in batches in the order of created_at (newest first, if True) from a
-# time on; None if there is no such index now. The last argument: maximum number of rows that are not in the index.
+# A function that returns the ids of all rows that may match, in batches in the order of created_at, or None if the
+# index cannot be used. Arguments after the connection: True for newest first, the created_at of the first row, and the
+# maximum number of rows that are not in the index.
 Candidates = Callable[[sa.Connection, bool, datetime.datetime | None, int], Iterator[list[int]] | None]
 
 
@@ -45,11 +43,11 @@ Candidates = Callable[[sa.Connection, bool, datetime.datetime | None, int], Iter
 class Search:
     """The filters and the order of a list.
 
-    ``order`` ends with a unique column. ``selective``: columns that have an index together with the prefixes, before
-    (created_at, uuid or id); the most selective column first. ``prefixes``: alternatives, of which a row fulfils one.
-    ``valued``: columns with such an index that have few different values. ``equal``: columns and their allowed values.
-    Further conditions are ``indexed`` (each has an index together with the prefixes), ``where``, and ``rare``
-    (fulfilled by nearly every row). ``candidates``: a text index.
+    ``order`` ends with a unique column. ``prefixes``: alternative conditions, of which a row must fulfil one.
+    ``selective``: columns, the most selective first, that have an index on (prefix, column, created_at, uuid or id).
+    ``valued``: columns with such an index that have few different values. ``equal``: column -> allowed values. Further
+    conditions: ``indexed`` (column -> condition; each has an index that begins with the prefix), ``where``, ``rare``
+    (conditions that nearly every row fulfils), and ``expressions``. ``candidates``: a text index.
     """
 
     table: sa.Table
@@ -65,12 +63,12 @@ class Search:
     candidates: Candidates | None = None
 
     def conditions(self, but: str = "") -> list[sa.ColumnElement[bool]]:
-        """Return all conditions except the prefixes and the values of the column ``but``."""
+        """Return all conditions except ``prefixes`` and the allowed values of the column ``but``."""
         return [*(among(self.table.c[name], values) for name, values in self.equal.items() if name != but),
                 *self.indexed.values(), *self.where, *self.rare, *(match.likely for match in self.expressions)]
 
     def prefixes_with(self, column: str) -> list[scans.Prefix]:
-        """Return each prefix with each value of the column, or [] if these are too many."""
+        """Return each prefix combined with each allowed value of the column, or [] for more than ``_MAX_RANGES``."""
         if not column:
             return self.prefixes
         combined: list[scans.Prefix] = []
@@ -82,7 +80,7 @@ class Search:
         return combined if len(combined) <= _MAX_RANGES else []
 
     def range_column(self) -> str:
-        """Return the column whose values extend the prefixes to ranges, or "" for none."""
+        """Return the column whose allowed values are appended to the prefixes of the ranges, or "" for none."""
         if self.order[0][0] != "created_at":
             return ""
         return next((name for name in self.selective if name in self.equal and self.prefixes_with(name)), "")
@@ -96,9 +94,8 @@ class Search:
 class Page(NamedTuple):
     """A page of rows, to be read within the transaction.
 
-    ``last``: the unique column of the last row if the list may continue. A page without it is the last page if it has
-    fewer rows than its limit. The last row always belongs to the list: a marker must not name a row that the caller may
-    not see.
+    ``last``: the unique column of the final row of the page if more rows may follow. Without it, a page with fewer rows
+    than its limit ends the list. ``last`` is always of a row that the caller may see, since clients get it as a marker.
     """
 
     rows: Iterator[sa.Row[Any]]
@@ -107,8 +104,8 @@ class Page(NamedTuple):
 
 def page(connection: sa.Connection, search: Search, columns: Sequence[sa.Column[Any]], limit: int | None,
          marker: sa.Row[Any] | None, partial: bool = False) -> Page:
-    """Return the page behind the marker; ``partial`` allows a page that is cut. Raises ServiceUnavailable if the search
-    exceeds the time limit of a statement."""
+    """Return the page after the marker. ``partial``: the page may be cut. Raises ServiceUnavailable if the search takes
+    longer than the time limit of a statement."""
     search = _with_values(connection, search)
     if not all(search.equal.values()):
         return Page(iter(()))
@@ -126,7 +123,7 @@ def page(connection: sa.Connection, search: Search, columns: Sequence[sa.Column[
         keys = _of_rows(connection, search, few, limit, marker)
     else:
         keys, cut = _ordered(connection, search, limit, marker, partial, time.monotonic())
-    # A row that is deleted before it is read shortens the page, but does not end the list.
+    # A row may be deleted after its key was read: the page is then shorter, but the list continues.
     return Page(_read(connection, search, columns, keys), keys[-1] if cut or (keys and len(keys) == limit) else None)
 
 
@@ -152,11 +149,11 @@ def _with_values(connection: sa.Connection, search: Search) -> Search:
 
 
 def _few(connection: sa.Connection, search: Search) -> sa.Subquery | None:
-    """Return the keys of an indexed set of few rows that contains all results, or None if there is no such set."""
+    """Return a subquery of the ids of at most ``FEW`` rows, found by an index, that contain all results, or None."""
     tail = [("created_at", "desc"), (search.order[-1][0], "desc")]
     candidates = [scans.ranges(search.table, tail, prefixes) for name in search.selective
                   if name in search.equal and (prefixes := search.prefixes_with(name))]
-    # (nulls fulfil none of the conditions)
+    # Ranges of null are left out below, since null fulfils none of these conditions.
     for name, condition in search.indexed.items():
         order = list(dict.fromkeys((name, *dict(tail)), "desc").items())
         candidates.append([part for part in scans.ranges(search.table, order, search.prefixes, [condition])
@@ -165,7 +162,7 @@ def _few(connection: sa.Connection, search: Search) -> sa.Subquery | None:
 
 
 def _if_few(connection: sa.Connection, ranges: list[scans.Range]) -> sa.Subquery | None:
-    """Return the keys of the rows of the ranges, or None if these are more than ``FEW``."""
+    """Return a subquery of the ids of the rows in the ranges, or None if there are more than ``FEW`` rows."""
     count = sa.select(sa.func.count()).select_from(scans.at_most(ranges, FEW + 1))
     return scans.at_most(ranges, 2 * FEW) if (connection.scalar(count) or 0) <= FEW else None
 
@@ -176,7 +173,7 @@ def _place(marker: sa.Row[Any] | None) -> scans.Place | None:
 
 def _sorted(connection: sa.Connection, search: Search, few: sa.Select[Any], limit: int | None,
             marker: sa.Row[Any] | None) -> list[Any]:
-    """Return the keys of a page from a statement that selects few rows."""
+    """Return the keys of a page, sorted, from a statement that selects few rows."""
     statement = few.where(sa.or_(*(sa.and_(True, *scans.has(search.table, prefix)) for prefix in search.prefixes)),
                           *search.conditions())
     return _keys(connection, search, rows.page(statement, search.table, search.order,
@@ -192,7 +189,7 @@ def _of_rows(connection: sa.Connection, search: Search, few: sa.Subquery, limit:
 
 def _ordered(connection: sa.Connection, search: Search, limit: int | None, marker: sa.Row[Any] | None, partial: bool,
              began: float) -> tuple[list[Any], bool]:
-    """Return the keys of a page from indexes of its order, and True if it was cut."""
+    """Return the keys of a page, read by indexes of its order, and True if the page was cut."""
     keys, may_be_rare = list[Any](), True
     if scans.is_indexed(search.table, search.order):
         steps = _windows(connection, search, keys, limit, marker)
@@ -220,7 +217,7 @@ def _ordered(connection: sa.Connection, search: Search, limit: int | None, marke
 
 def _windows(connection: sa.Connection, search: Search, keys: list[Any], limit: int | None,
              marker: sa.Row[Any] | None) -> Iterator[bool]:
-    """Append the keys of a page in the order of an index; yield after each window but the last one, never True."""
+    """Append the keys of a page in the order of an index. Yield False after each window except the final one."""
     column, after = search.range_column(), _place(marker)
     name = search.order[0][0]
     ranges = scans.ranges(search.table, search.order, search.prefixes_with(column),
@@ -229,7 +226,7 @@ def _windows(connection: sa.Connection, search: Search, keys: list[Any], limit: 
         end = scans.window_end(connection, ranges, FEW, after)
         remaining = None if limit is None else limit - len(keys)
         statement = scans.page(ranges, search.columns(), None if search.expressions else remaining, after, end,
-                               window=(2 * FEW, search.conditions(column)))  # rows may have moved into the window
+                               window=(2 * FEW, search.conditions(column)))  # twice, since rows may be added
         keys += _keys(connection, search, statement, remaining)
         if end is None:
             return
@@ -239,11 +236,11 @@ def _windows(connection: sa.Connection, search: Search, keys: list[Any], limit: 
 
 def _groups(connection: sa.Connection, search: Search, keys: list[Any], limit: int | None, marker: sa.Row[Any] | None,
             partial: bool, began: float) -> Iterator[bool]:
-    """Append the keys of a page in an order without an index; yield after each step but the last one, True if the page
-    was cut.
+    """Append the keys of a page in an order without an index. Yield after each step except the final one: True if the
+    page was cut.
 
-    The index of the first column divides the rows into groups of one value. Consecutive groups of together at most
-    ``FEW`` rows are read and sorted by one statement.
+    Rows with the same value of the first column are a group. Consecutive groups that have at most ``FEW`` rows together
+    are read and sorted by one statement.
     """
     name, way = search.order[0]
     tail = dict.fromkeys((name, "created_at", search.order[-1][0]), way)
@@ -271,8 +268,8 @@ def _groups(connection: sa.Connection, search: Search, keys: list[Any], limit: i
 
 def _group(connection: sa.Connection, search: Search, value: Any, limit: int | None, marker: sa.Row[Any] | None,
            partial: bool, began: float) -> tuple[list[Any], bool]:
-    """Return the keys of a page of the rows whose first column of the order has the value, and True if it was cut. A
-    large group is read by the indexes of the next columns, in which its rows are frequent."""
+    """Return the keys of a page of the rows with ``value`` in the first column of the order, and True if the page was
+    cut. A large group is read by the index of the next column of the order, where its rows are frequent."""
     name = search.order[0][0]
     if value not in search.equal.get(name, [value]):
         return [], False
@@ -287,8 +284,8 @@ def _group(connection: sa.Connection, search: Search, value: Any, limit: int | N
 
 def _rare(connection: sa.Connection, search: Search, limit: int | None, marker: sa.Row[Any] | None,
           partial: bool) -> tuple[list[Any], bool] | None:
-    """Return the keys of a page of the candidates, and True if it was cut. None: there is no index, the candidates are
-    too many to sort, or the first ``2 * FEW`` of them are not in the list."""
+    """Return the keys of a page of the candidates of the text index, and True if the page was cut. None if there is no
+    usable index, if there are too many candidates to sort, or if none of the first ``2 * FEW`` matches."""
     began, (name, way) = time.monotonic(), search.order[0]
     by_creation = name == "created_at"
     begin = marker.created_at if by_creation and marker is not None else None
@@ -316,7 +313,7 @@ def _rare(connection: sa.Connection, search: Search, limit: int | None, marker: 
 
 
 def _keys(connection: sa.Connection, search: Search, statement: sa.Select[Any] | None, limit: int | None) -> list[Any]:
-    """Return the values of the unique column."""
+    """Return the values of the unique column in the rows of the statement that match all expressions."""
     if statement is None:
         return []
     return regexp.filtered(connection, search.order[-1][0], statement, search.expressions, limit)

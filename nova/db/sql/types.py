@@ -17,13 +17,13 @@ class _Type(sa.types.TypeDecorator[Any]):
     def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
         if dialect.name not in ("mysql", "mariadb"):
             return super().load_dialect_impl(dialect)
-        from sqlalchemy.dialects import mysql  # costs a megabyte, which processes with another database save
+        from sqlalchemy.dialects import mysql  # takes 1 MB, which is saved with other databases
 
         return dialect.type_descriptor(getattr(mysql, self.mysql)(**self.mysql_options))
 
 
 class Json(_Type):
-    """A value of a msgspec-known type, stored as JSON text (never queried by content)."""
+    """A value of a type that msgspec supports, stored as JSON text. Few queries search its content, as text."""
 
     impl = sa.Text
     cache_ok = True
@@ -42,13 +42,13 @@ class Json(_Type):
         return None if value is None else msgspec.json.encode(value).decode()
 
     def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[str | None], Any]:
-        # Instead of process_result_value: a call less for each value of a long list.
+        # Used instead of process_result_value, which would be a further call for each value of a long list.
         decode = self._decode
         return lambda value: None if value is None else decode(value)
 
 
 class Utc(_Type):
-    """An aware UTC time with microseconds (databases keep it without a zone)."""
+    """An aware UTC time with microseconds, stored without a time zone."""
 
     impl = sa.DateTime
     cache_ok = True
@@ -64,7 +64,7 @@ class Utc(_Type):
         parse: Any = self.impl_instance.dialect_impl(dialect).result_processor(dialect, coltype)
         if parse is None:
             return lambda value: None if value is None else value.replace(tzinfo=utc)
-        return lambda value: None if value is None else parse(value).replace(tzinfo=utc)  # SQLite keeps text
+        return lambda value: None if value is None else parse(value).replace(tzinfo=utc)  # SQLite stores text
 
 
 def text(length: int = 255) -> Any:
@@ -97,7 +97,7 @@ metadata = sa.MetaData()
 
 
 def table(name: str, *items: Any) -> sa.Table:
-    """Return a table for statements. Migrations create it, with the options of MariaDB that would load its dialect."""
+    """Return a table for statements. Only migrations set the options of MariaDB, which would load its dialect."""
     return sa.Table(name, metadata, *items)
 
 

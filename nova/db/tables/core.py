@@ -1,5 +1,5 @@
-"""Tables of servers, hosts, accounts, volumes, shares and notifications. Rows are few and wide: columns that are always
-read together are one JSON value where no query filters by them."""
+"""Tables of servers, hosts, accounts, volumes, shares and notifications. Values that are always read together, and by
+which no query filters, are one JSON column instead of several columns or a further table."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ services = table(
     Column("identity", text(36)),  # identity of the machine of a nova-compute; null: never reported
     # Volume connector of the machine of a nova-compute; null: never reported.
     Column("connector", Json(dict[str, Any])),
-    # Orders the updates for schedulers: grows with every change of up, disabled and forced_down.
+    # Grows with every change of up, disabled and forced_down: schedulers ignore an update with a smaller number.
     Column("generation", sa.BigInteger, nullable=False, server_default="0"),
     *times(),
     UniqueConstraint("host", "binary", name="uq_services_host_binary"),
@@ -77,9 +77,9 @@ compute_nodes = table(
     Column("numa_topology", Json(HostTopology)),
     Column("pci_devices", Json(list[PciDevice])),
     Column("metrics", Json(list[Metric])),
-    # True if the node ever had a claim with dedicated cells or devices: schedulers then receive the remaining ones.
+    # True after the first claim with NUMA cells, devices or sub-providers: deltas to schedulers then contain free ones.
     Column("fitted", sa.Boolean, nullable=False, server_default=sa.false()),
-    Column("generation", sa.BigInteger, nullable=False),  # counts changes, so that two states of a node can be ordered
+    Column("generation", sa.BigInteger, nullable=False),  # counts changes: the state with the greater number is newer
     *times(),
     UniqueConstraint("host", "hypervisor_hostname", name="uq_compute_nodes_host_node"),
 )
@@ -93,9 +93,9 @@ providers = table(
     Column("traits", Json(list[str]), nullable=False),
     # True for a provider that a client of the Placement API created; reports of hosts do not change it.
     Column("external", sa.Boolean, nullable=False, server_default=sa.false()),
-    # Counts the changes of an external provider; for others compute_nodes.generation of the root does.
+    # Counts the changes of an external provider. Other providers have compute_nodes.generation of their root.
     Column("generation", sa.BigInteger, nullable=False, server_default="0"),
-    # Traits that clients of the Placement API added to a provider of a host; also in ``traits``.
+    # Traits that clients of the Placement API added to a provider of a host; ``traits`` contains them, too.
     Column("extra_traits", Json(list[str])),
     Index("ix_providers_root_uuid", "root_uuid"),
     Index("ix_providers_name", "name"),
@@ -115,10 +115,10 @@ allocations = table(
     "allocations",
     Column("consumer_uuid", text(36), primary_key=True),
     Column("provider_uuid", text(36), primary_key=True),
-    # The root node of the provider's tree, whose row locks and counts the claim. Null: claimed by the previous release.
+    # The root of the provider's tree: the node that is locked and counts the claim. Null: row of an earlier release.
     Column("root_uuid", text(36)),
     Column("resources", Json(dict[str, int]), nullable=False),
-    # Cells and devices of the node held by the claim; only on the row of the root.
+    # NUMA cells and devices of the node that the claim has; null in rows of other providers than the root.
     Column("numa_topology", Json(GuestTopology)),
     Column("pci_devices", Json(list[GuestDevice])),
     *required(text(), "project_id", "user_id"),
@@ -134,7 +134,7 @@ consumers = table(
     "consumers", Column("uuid", text(36), primary_key=True), Column("generation", sa.BigInteger, nullable=False),
     Column("type", text(), nullable=False), Column("created_at", Utc, nullable=False))
 
-# Memberships of providers in aggregates, besides those of compute nodes in host aggregates.
+# Memberships of providers in aggregates, except those of compute nodes in host aggregates.
 provider_aggregates = table(
     "provider_aggregates", Column("aggregate_uuid", text(36), primary_key=True),
     Column("provider_uuid", text(36), primary_key=True),
@@ -196,7 +196,7 @@ keypairs = table(
     UniqueConstraint("user_id", "name", name="uq_keypairs_user_id_name"),
 )
 
-# Root certificates of projects. The newest usable one signs; the key is encrypted with the keys of conductors.
+# Root certificates of projects. The newest valid root signs; its private key is encrypted with the keys of conductors.
 certificate_roots = table(
     "certificate_roots",
     Column("id", big_id(), primary_key=True),
@@ -208,7 +208,7 @@ certificate_roots = table(
     Index("ix_certificate_roots_not_after", "not_after", "id"),
 )
 
-# Certificates that the roots signed, without their text and keys, for limits and revocation.
+# Certificates that the roots signed, without their contents and keys, for limits and revocation.
 certificates = table(
     "certificates",
     Column("id", big_id(), primary_key=True),
@@ -273,7 +273,7 @@ instances = table(
     *required(text(), "reservation_id", "root_device_name"),
     Column("locked_by", text(16)),
     Column("locked_reason", text()),
-    # Unencrypted password of the previous release; conductors encrypt it.
+    # Unencrypted password, stored by a conductor of the previous release; conductors of this release encrypt it.
     Column("admin_pass", text()),
     *optional(LongText, "encrypted_pass", "encrypted_tpm_secret"),
     # Digest of the create request, if the request had an Idempotency-Key.
@@ -300,7 +300,7 @@ instances = table(
     Index("ix_instances_usage", "project_id", "uuid", "launched_at", "terminated_at"),
     Index("ix_instances_by_uuid", "deleted", "uuid"),
     Index("ix_instances_text_block", "deleted", "text_block", "id"),
-    # The columns of filters and sort keys begin an index that continues with the order of every list.
+    # Columns of these indexes: "deleted", a filter or sort key, and the default order of lists.
     *(Index(f"ix_instances_by_{name}", "deleted", name, "created_at", "uuid") for name in SORTED),
 )
 
@@ -346,7 +346,7 @@ migrations = table(
     Column("dest_host", text(64), nullable=False),
     *optional(Json(Flavor), "old_flavor", "new_flavor"),
     Column("shared", sa.Boolean, nullable=False),
-    # Request to abort or to force the live migration; repeated to the host until the migration has ended.
+    # The request of a user to abort or to force the live migration, sent to the host again until the migration ends.
     Column("wanted", text(16), nullable=False, server_default=""),
     Column("action_uuid", text(36)),
     *required(text(), "user_id", "project_id"),
@@ -362,7 +362,7 @@ migrations = table(
         "dest_compute", "migration_type", "source_compute", "status", "updated_at", "user_id")),
 )
 
-# Hosts being drained (nova.conductor.background.drains); owner: the conductor that currently checks the host.
+# Hosts being drained (nova.conductor.background.drains); owner: the conductor that currently processes the drain.
 drains = table(
     "drains",
     Column("uuid", text(36), primary_key=True),
@@ -393,7 +393,8 @@ drain_servers = table(
     Index("ix_drain_servers_instance", "instance_uuid"),
 )
 
-# Images that hosts fetch at an operator's request for an aggregate; ask_again_at null: not requested from the host yet.
+# Images that hosts fetch at an operator's request for an aggregate; ask_again_at: when the message to the host is
+# repeated (null: none was sent).
 precached_images = table(
     "precached_images",
     Column("aggregate_id", sa.BigInteger, primary_key=True, autoincrement=False),
@@ -500,7 +501,7 @@ share_accesses = table(
 )
 
 # --- notifications ---------------------------------------------------------------------------------
-# Notifications to publish, written in the transaction of their change, ordered by id within a partition.
+# Notifications to publish, written in the transaction of their change; lane: the partition, in which ids are the order.
 outbox = table(
     "outbox",
     Column("id", big_id(), primary_key=True),
@@ -522,34 +523,35 @@ outbox_lanes = table(
     "outbox_lanes", Column("lane", sa.SmallInteger, primary_key=True, autoincrement=False),
     Column("owner", text(), nullable=False), Column("lease_until", Utc, nullable=False))
 
-# Progress of the existence notifications of the last period.
+# Progress of the existence notifications (compute.instance.exists) of the newest audit period.
 usage_audits = table(
     "usage_audits", Column("period_ending", Utc, primary_key=True),
-    Column("marker", sa.BigInteger, nullable=False),  # the id of the last reported server
+    Column("marker", sa.BigInteger, nullable=False),  # greatest id of a reported server
     Column("finished", sa.Boolean, nullable=False))
 
 # --- the text index of servers (nova.db.servers.text_index) -------------------------------------------
-# Blocks of the text index: servers that were indexed together. Either all of them were deleted, or none.
+# Blocks of the text index: servers that were indexed together. Either all servers of a block were deleted, or none.
 text_blocks = table(
     "text_blocks", Column("id", big_id(), primary_key=True), Column("deleted", sa.Boolean, nullable=False),
     *required(Utc, "oldest", "newest"))  # creation times of the servers of the block
 
-# The values of one column of the servers of a block: compressed lines, in the order of the block's servers. The name
-# "" stands for ids and creation times.
+# The values of one column in the servers of a block: compressed lines, one per server in the order of the block. The
+# row with the name "" contains the ids and creation times of the servers.
 block_texts = table(
     "block_texts", Column("block_id", sa.BigInteger, primary_key=True, autoincrement=False),
     Column("name", text(64), primary_key=True), Column("content", LongBytes, nullable=False))
 
 # --- the EC2 API ------------------------------------------------------------------------------------
-# Numbers of EC2 ids ("ami-%08x") of objects other than servers, whose number is instances.id. The number is the CRC-32
-# of the uuid unless another object of this kind has it, so that a removed row returns with the same number.
+# Numbers of EC2 ids ("ami-%08x") of objects other than servers (the number of a server is instances.id). The number is
+# the CRC-32 of the uuid unless another object of this kind has it. So an object gets the same number again after the
+# removal of its row.
 ec2_ids = table(
     "ec2_ids",
     Column("id", big_id(), primary_key=True),
     Column("kind", text(16), nullable=False),
     Column("number", sa.BigInteger, nullable=False),
     Column("uuid", text(), nullable=False),
-    Column("used_at", Utc, nullable=False),  # when a request showed the id, to the day
+    Column("used_at", Utc, nullable=False),  # when a request used the id, to the day
     UniqueConstraint("kind", "number", name="uq_ec2_ids_kind_number"),
     UniqueConstraint("kind", "uuid", name="uq_ec2_ids_kind_uuid"),
     Index("ix_ec2_ids_used", "used_at", "id"),

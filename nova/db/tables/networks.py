@@ -22,7 +22,7 @@ networks = table(
     Column("ipv6_mode", text(32), nullable=False, server_default="slaac"),
     Column("project_id", text()),
     Column("host", text()),  # host assigned by an administrator (os-networks): stored and shown only
-    # The first offset in the IPv4 subnet that has no row in fixed_ips yet.
+    # Offset, in the IPv4 subnet, of the first address that has no row in fixed_ips yet.
     Column("next_offset", sa.BigInteger, nullable=False),
     Column("created_at", Utc, nullable=False),
     Index("uq_networks_vni", "vni", unique=True),

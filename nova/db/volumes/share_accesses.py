@@ -1,6 +1,7 @@
-"""Access of hosts to shares, by server: stored before the service is called, so that no access is left behind. Servers
-of one host with the same share need one access. The last server removes it; meanwhile (``leaving``) another server that
-needs the access waits. Rows of one share and host are locked in the order of their ids."""
+"""Access of hosts to shares: a row for each server that needs an access, stored before the access is granted, so that
+none is left behind. Servers on one host with the same share need one access, which is revoked when the last of them
+leaves. Until it is revoked (``leaving``), another server that needs it waits. Rows of one share and host are locked in
+the order of their ids."""
 
 import datetime
 from collections.abc import Callable
@@ -21,7 +22,7 @@ def _locked(connection: sa.Connection, share_id: str, host: str) -> list[ShareAc
         TABLE.c.share_id == share_id, TABLE.c.host == host).order_by(TABLE.c.id).with_for_update()
     accesses = connection.execute(statement).all()
     if accesses:
-        # PostgreSQL does not show rows that were inserted while the first query waited for a lock.
+        # Repeated: PostgreSQL does not return rows that were inserted while the first query waited for a lock.
         accesses = connection.execute(statement).all()
     return rows.to_objects(ShareAccess, accesses)
 
@@ -47,9 +48,8 @@ def want(connection: sa.Connection, share_id: str, host: str, instance_uuid: str
 
 def leave(connection: sa.Connection, share_id: str, host: str, instance_uuid: str,
           unless: Callable[[sa.Connection], bool] | None = None) -> bool:
-    """Record that the server no longer needs the access; return True if no server does, so that it must be revoked.
-    After the revocation call removed(). ``unless``: keep the access if the server needs it, checked while no other
-    server can request it."""
+    """Record that the server no longer needs the access. Return True if no server needs it: the caller then revokes it
+    and calls removed(). ``unless``: called while the rows are locked; True keeps the access, since it is needed."""
     accesses = _locked(connection, share_id, host)
     if not any(access.instance_uuid == instance_uuid for access in accesses):
         return False
@@ -75,14 +75,15 @@ def of_instance(connection: sa.Connection, instance_uuid: str) -> list[ShareAcce
 
 
 def check_host(connection: sa.Connection, host: str) -> None:
-    """Raise ServiceHasShares if a host to be deleted has accesses, which could not be revoked without its address."""
+    """Raise ServiceHasShares if a host to be deleted has accesses: without its address they could not be revoked."""
     share = connection.scalar(sa.select(TABLE.c.share_id).where(TABLE.c.host == host).limit(1))
     if share is not None:
         raise exception.ServiceHasShares(share_id=share)
 
 
 def at_rest(connection: sa.Connection, before: datetime.datetime, after: str, limit: int) -> list[str]:
-    """Return the uuids after ``after`` of idle servers with accesses older than ``before``."""
+    """Return the uuids, greater than ``after``, of servers without a running operation that have accesses not changed
+    since ``before``."""
     held = sa.select(INSTANCES.c.uuid).where(
         INSTANCES.c.uuid == TABLE.c.instance_uuid, INSTANCES.c.deleted == sa.false(),
         INSTANCES.c.action_uuid.is_not(None)).exists()

@@ -1,4 +1,4 @@
-"""The embedded shares: directories and their projects."""
+"""The embedded shares: rows with the directory, the project and the host of each share."""
 
 import sqlalchemy as sa
 
@@ -47,7 +47,7 @@ def delete(connection: sa.Connection, uuid: str) -> Share:
 
 
 def bind(connection: sa.Connection, uuid: str, host: str, everywhere: bool) -> None:
-    """Bind a share to the host with its directory, the first one that uses it, unless all hosts share it
+    """Bind a share to the first host that uses it and so has its directory, unless all hosts have the directory
     (``everywhere``). Raises ShareNotFound, ShareUnusable (bound to another host)."""
     share = get(connection, uuid, lock=True)
     if everywhere or share.host == host:

@@ -1,6 +1,6 @@
-"""The embedded volumes: their servers, the location of their data, and the data to remove. A volume is locked by its
-row before each decision, so of two concurrent requests one succeeds. Volumes are locked after instances and quotas, and
-nothing is locked after them."""
+"""The embedded volumes: their servers, the location of their data, and the data to remove. The row of a volume is
+locked before each decision, so that one of two concurrent requests succeeds. Volumes are locked after instances and
+quotas; no other rows are locked after volumes."""
 
 import datetime
 import secrets
@@ -85,8 +85,8 @@ def _check_quota(connection: sa.Connection, volume: Volume) -> None:
 
 
 def delete(connection: sa.Connection, uuid: str, project_id: str | None = None) -> VolumeRemoval | None:
-    """Delete an unused volume; return the removal for its host (None: there are no data, and the row is deleted).
-    Raises VolumeNotFound, InvalidVolume."""
+    """Delete an unused volume. Return the removal of the data for its host, or None if the volume has no data and its
+    row is deleted. Raises VolumeNotFound, InvalidVolume."""
     volume = lock(connection, uuid, project_id)
     if volume.instance_uuid is not None:
         raise exception.InvalidVolume(reason=f"volume {uuid} is attached to instances: {volume.instance_uuid}")
@@ -111,7 +111,7 @@ def _update(connection: sa.Connection, uuid: str, **values: Any) -> None:
 
 # --- location of the data --------------------------------------------------------------------------
 def bind(connection: sa.Connection, volume: Volume, host: str) -> Volume:
-    """Assign a location to a volume without data: ``host`` or the shared pool. Returns the volume. Raises InvalidVolume
+    """Assign a location to a volume without one: ``host`` or the shared pool. Return the volume. Raises InvalidVolume
     if its data are on another host."""
     if volume.host not in (None, host):
         raise exception.InvalidVolume(reason=f"volume {volume.uuid} cannot be reached from the host of the server")
@@ -123,7 +123,7 @@ def bind(connection: sa.Connection, volume: Volume, host: str) -> Volume:
 
 
 def unbind(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
-    """Release the location of a volume that no guest has used; return the removal for its host."""
+    """Release the location of a volume on a host that no guest has used; return the removal for the host, or None."""
     if volume.written_at is not None or volume.host is None:
         return None
     removal = _give_up_place(connection, volume)
@@ -142,15 +142,15 @@ def _give_up_place(connection: sa.Connection, volume: Volume) -> VolumeRemoval |
 
 
 def forgotten(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[VolumeRemoval]:
-    """Return removals older than that time whose hosts are present, oldest first. Removals of absent hosts do not delay
-    the others."""
+    """Return removals created before ``before`` whose hosts are up, oldest first. Removals of hosts that are down are
+    skipped, so that they do not delay others."""
     there = liveness.host_up(REMOVALS.c.host)
     return rows.to_objects(VolumeRemoval, connection.execute(sa.select(REMOVALS).where(
         REMOVALS.c.created_at < before, sa.or_(REMOVALS.c.host == "", there)).order_by(REMOVALS.c.id).limit(limit)))
 
 
 def removed(connection: sa.Connection, removal: VolumeRemoval) -> None:
-    """Record that data were removed; the row of a deleted volume is deleted with its last data."""
+    """Record that data were removed. If they were the current data of a deleted volume, its row is deleted."""
     deleted = connection.execute(sa.delete(REMOVALS).where(
         REMOVALS.c.volume_uuid == removal.volume_uuid, REMOVALS.c.generation == removal.generation,
         REMOVALS.c.host == removal.host))
@@ -161,12 +161,12 @@ def removed(connection: sa.Connection, removal: VolumeRemoval) -> None:
 
 
 def reimage(connection: sa.Connection, uuid: str, attachment_id: str, image: Image) -> VolumeContent:
-    """Begin to write an image to the volume of this attachment. Its data stay until end_reimage(). Returns the present
-    data. Raises InvalidVolume if another request is changing the volume."""
+    """Begin to write an image to the volume of this attachment. The present data of the volume are kept until
+    end_reimage() and described by the result. Raises InvalidVolume if another request is changing the volume."""
     volume = lock(connection, uuid)
     if volume.attachment_id != attachment_id or volume.status != volume_states.IN_USE:
         raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be in-use, but is {volume.status}")
-    # A random number: a late host may still create data of an earlier reimage that was undone.
+    # A random generation: a delayed host may still create data of the generation of an earlier, undone reimage.
     _update(connection, uuid, status=volume_states.ATTACHING, image=image, written_at=None,
             generation=1 + secrets.randbelow(_MOST_GENERATIONS))
     return VolumeContent(generation=volume.generation, image=volume.image, written_at=volume.written_at)
@@ -174,7 +174,7 @@ def reimage(connection: sa.Connection, uuid: str, attachment_id: str, image: Ima
 
 def end_reimage(connection: sa.Connection, uuid: str, attachment_id: str, before: VolumeContent,
                 done: bool) -> VolumeRemoval | None:
-    """End a reimage with the new data (``done``) or those of ``before``; return the removal of the other ones."""
+    """End a reimage: keep the new data if ``done``, else the data ``before``. Return the removal of the other data."""
     volume = lock(connection, uuid)
     if volume.attachment_id != attachment_id or volume.generation == before.generation:
         return None
@@ -207,8 +207,8 @@ def reserve(connection: sa.Connection, uuid: str, project_id: str | None, instan
 
 
 def begin_swap(connection: sa.Connection, old: str, attachment_id: str, new: Volume) -> Volume:
-    """Reserve the volume ``new`` for its server (named in ``new``) to replace ``old``. Raises VolumeNotFound (the new
-    one), InvalidVolume (one of them is busy, or their sizes differ)."""
+    """Reserve the volume ``new`` for the server ``new.instance_uuid``, to replace ``old``. Raises VolumeNotFound,
+    InvalidVolume (a volume is not in the required status, or the sizes differ)."""
     sizes = [lock(connection, uuid, new.project_id).size_gb for uuid in sorted({old, new.uuid})]
     given = reserve(connection, new.uuid, new.project_id, new.instance_uuid or "", new.attachment_id or "",
                     new.device_name)
@@ -220,14 +220,14 @@ def begin_swap(connection: sa.Connection, old: str, attachment_id: str, new: Vol
 
 
 def inherit(connection: sa.Connection, uuid: str, other: str) -> None:
-    """Copy the bootable flag and image metadata of ``other``, whose data the volume has."""
+    """Copy the bootable flag and image metadata of ``other`` to a volume with the data of ``other``."""
     origin = get(connection, other)
     _update(connection, uuid, bootable=origin.bootable, image=origin.image)
 
 
 def complete(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
-    """Record that the guest has the volume, whose data must be kept from then on, if they have a location. (A volume
-    attached to a shelved server has none until the server is on a host.)"""
+    """Record that the guest has the volume. From now on the data of the volume must be kept, if it has a location. (A
+    volume that is attached to a shelved server has no location before the server is on a host.)"""
     now = sa.literal(clock.now(), Utc)
     placed = sa.or_(TABLE.c.host.is_not(None), sa.and_(TABLE.c.shared, TABLE.c.generation > 0))
     _of_attachment(connection, uuid, attachment_id,
@@ -248,8 +248,8 @@ def roll_detaching(connection: sa.Connection, uuid: str, attachment_id: str) -> 
 
 
 def release(connection: sa.Connection, uuid: str, attachment_id: str, delete: bool = False) -> VolumeRemoval | None:
-    """Release a volume from its server, and delete it if ``delete``; return the removal for its host. A volume that
-    does not belong to this attachment stays unchanged."""
+    """Detach a volume from its server, and delete it if ``delete``. Return the removal of its data, or None. A volume
+    that does not belong to this attachment stays unchanged."""
     try:
         volume = lock(connection, uuid)
     except exception.VolumeNotFound:

@@ -7,15 +7,15 @@ from nova.objects.base import Object
 
 class Certificate(Object, kw_only=True):
     """A certificate for a user of the API, as PEM. ``private_key`` (PEM): only in the reply to the request that created
-    the certificate; it is stored nowhere."""
+    the certificate; it is not stored."""
 
     data: str
     private_key: str | None = None
 
 
 class Root(Object, kw_only=True):
-    """A root certificate of a project. ``encrypted_key``: its private key, encrypted for conductors; None: the key of
-    conductors was lost, so that the root signs nothing more."""
+    """A root certificate of a project. ``encrypted_key``: its private key, encrypted with the key of conductors; None
+    after that key was lost: the root then signs no further certificates."""
 
     id: int = 0
     project_id: str

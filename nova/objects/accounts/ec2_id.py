@@ -2,15 +2,14 @@
 
 from nova.objects.base import Object
 
-# Kinds of objects: the prefixes of their ids. Servers use the number that the metadata service shows.
+# Kinds of objects: the prefixes of their ids. The number of a server is the one that the metadata service shows.
 INSTANCE = "i"
 KINDS = frozenset({INSTANCE, "ami", "aki", "ari", "vol", "snap", "sg", "eipalloc"})
-# Maximum number of ids per request.
-MOST = 1000
+MOST = 1000  # maximum number of ids per request
 
 
 class Ec2Id(Object, kw_only=True):
-    """The number of an object; the other fields are those of a server."""
+    """The number of an object. The fields after ``number`` are set for servers only."""
 
     uuid: str
     number: int

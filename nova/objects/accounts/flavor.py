@@ -8,7 +8,7 @@ from nova.objects.base import Object
 
 
 class Flavor(Object, kw_only=True):
-    """Sizes: ``memory_mb`` and ``swap`` in MiB, disks in GiB. Instances embed a copy of theirs."""
+    """A flavor. ``memory_mb`` and ``swap`` in MiB, disks in GiB. Each instance contains a copy of its flavor."""
 
     id: int = 0
     flavorid: str

@@ -8,8 +8,8 @@ from nova.objects.base import Object
 
 class Notification(Object, kw_only=True):
     """A message. ``subject``: the object of the event; messages of one subject are sent in the order of their creation.
-    ``message_id`` stays the same when the message is sent again. ``versioned`` selects the topics. ``context``: user
-    and request of the event."""
+    ``message_id`` stays the same when the message is sent again. ``versioned``: True for a versioned notification,
+    which has other topics. ``context``: user and request of the event."""
 
     id: int = 0
     message_id: str

@@ -26,8 +26,8 @@ class ServerUsage(Object, kw_only=True):
 
 
 def audit_period(unit: str, before: datetime.datetime) -> tuple[datetime.datetime, datetime.datetime]:
-    """Return the last complete period before a time. ``unit``: hour, day, month or year with an optional ``@offset`` of
-    its begin (in minutes, hours, days or months). Raises ValueError, OverflowError."""
+    """Return begin and end of the newest period that ended before ``before``. ``unit``: hour, day, month or year with
+    an optional ``@offset`` of the begin (in minutes, hours, days or months). Raises ValueError, OverflowError."""
     unit, _at, offset = unit.partition("@")
     number = int(offset or 0)
     if unit in ("hour", "day"):

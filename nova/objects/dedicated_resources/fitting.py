@@ -49,13 +49,14 @@ class AllocationRatios:
     packing: bool = False
 
 
-# Function that assigns the requested devices on these cells of the host (None: all cells), or returns None.
+# A function (host cells of the guest or None for all, cells on the same sockets) that returns an assignment of the
+# requested devices, or None if they are not available there.
 _Devices = Callable[[Collection[int] | None, Collection[int]], object]
 
 
 def available(topology: HostTopology | None, devices: Iterable[PciDevice] | None,
               held: Sequence[GuestDedicatedResources]) -> NodeDedicatedResources | None:
-    """Return the dedicated resources of a node that are free beside ``held``, or None for a node without any."""
+    """Return the free dedicated resources of a node, or None for a node without any. ``held``: those of its claims."""
     if topology is None and not devices:
         return None
     return NodeDedicatedResources(
@@ -65,8 +66,8 @@ def available(topology: HostTopology | None, devices: Iterable[PciDevice] | None
 
 def choose(topology: HostTopology | None, devices: Iterable[PciDevice] | None, held: Sequence[GuestDedicatedResources],
            request: DedicatedRequest, ratios: AllocationRatios) -> GuestDedicatedResources | None:
-    """Return cells, CPUs, pages and devices for ``request`` beside what is ``held`` on the node, or None if they do not
-    fit."""
+    """Assign free cells, CPUs, pages and devices of a node to ``request``, or return None if it does not fit. ``held``:
+    dedicated resources of the claims on the node."""
     free = pci.free(devices or (), _addresses(held))
     host = numa.used(topology, _topologies(held)) if topology is not None else None
     fitted = _fit(host, request, ratios, {device.numa_node for device in free},
@@ -80,7 +81,7 @@ def choose(topology: HostTopology | None, devices: Iterable[PciDevice] | None, h
 
 def take(free: NodeDedicatedResources, request: DedicatedRequest,
          ratios: AllocationRatios) -> NodeDedicatedResources | None:
-    """Return what stays free after ``request`` is fulfilled, or None if the node cannot fulfil it."""
+    """Return the resources that remain free after ``request`` is fulfilled, or None if the node cannot fulfil it."""
     pools, host = free.pci_pools, free.numa_topology
     fitted = _fit(host, request, ratios, {pool.numa_node for pool in pools},
                   lambda cells, near: pci.take(pools, request.devices, cells, near))
@@ -129,7 +130,7 @@ def _addresses(held: Iterable[GuestDedicatedResources]) -> set[str]:
 
 # --- audit --------------------------------------------------------------------------------------
 def conflicts(topology: HostTopology | None, held: Sequence[GuestDedicatedResources]) -> list[str]:
-    """Return messages about resources that are assigned more than once, or in excess of what the node has."""
+    """Return messages about resources that are assigned more than once, or of which more are assigned than exist."""
     messages = []
     addresses = [device.device.address for guest in held for device in guest.pci_devices or ()]
     messages += [f"device {address} is assigned {addresses.count(address)} times"
@@ -138,6 +139,6 @@ def conflicts(topology: HostTopology | None, held: Sequence[GuestDedicatedResour
         twice = sorted({cpu for cpu in cell.pinned if cell.pinned.count(cpu) > 1})
         if twice:
             messages.append(f"CPUs {', '.join(map(str, twice))} of cell {cell.id} are assigned more than once")
-        messages += [f"{pages.used} pages of {pages.size_kb} KiB are assigned of {pages.total - pages.reserved} "
-                     f"in cell {cell.id}" for pages in cell.pages if pages.used > pages.total - pages.reserved]
+        messages += [f"{pages.used} pages of {pages.size_kb} KiB are assigned in cell {cell.id}, which has only "
+                     f"{free}" for pages in cell.pages if pages.used > (free := pages.total - pages.reserved)]
     return messages

@@ -55,9 +55,9 @@ class HostTopology(Object, kw_only=True):
 
 
 class GuestCell(Object, kw_only=True):
-    """A cell of a guest. ``cpus`` float over the shared CPUs of the host's cell; each of ``pcpus`` is pinned. The last
-    four fields are the result of the placement: the host's cell, guest CPU -> host CPU, host CPUs reserved for the
-    emulator or isolated threads, and the page size (None: chosen by the hypervisor)."""
+    """A cell of a guest. ``cpus`` float over the shared CPUs of the host's cell; each of ``pcpus`` is pinned. The four
+    fields from ``host_cell`` on are the result of the placement: the host's cell, guest CPU -> host CPU, host CPUs
+    reserved for the emulator or isolated threads, and the page size (None: chosen by the hypervisor)."""
 
     id: int
     cpus: list[int] = []
@@ -152,7 +152,7 @@ def _huge(cell: HostCell) -> list[Pages]:
 
 
 # --- fitting -----------------------------------------------------------------------------------
-# Limit of placements to check until the devices are near: with many cells their number is astronomical.
+# Maximum number of placements that are checked for devices near the guest. With many cells there are far more.
 _MOST_PLACEMENTS = 1000
 
 
@@ -173,8 +173,8 @@ def fit(host: HostTopology, guest: GuestTopology, rules: PlacementRules) -> Gues
 
 
 def _preference(cell: HostCell, rules: PlacementRules) -> tuple[bool, int, int, int]:
-    """Return the sort key of a cell. Cells with devices are for guests that need devices; then the emptiest cell first
-    (with packing: the fullest)."""
+    """Return the sort key of a cell. Cells with devices come first for guests that need devices, and last for others.
+    Among the remaining cells, the emptiest comes first (with packing: the fullest)."""
     devices = cell.id in rules.with_devices
     free = cell.memory_mb - cell.used_memory_mb - sum(pages.used * pages.size_kb // 1024 for pages in cell.pages)
     sign = 1 if rules.packing else -1
@@ -193,8 +193,7 @@ def _placements(choices: Sequence[dict[int, GuestCell]], taken: frozenset[int]) 
 
 
 def _matchable(choices: Sequence[dict[int, GuestCell]], taken: frozenset[int]) -> bool:
-    """Return True if each guest cell can get a distinct host cell (bipartite matching). Avoids dead ends in the search.
-    """
+    """Return True if each guest cell can get a distinct host cell (bipartite matching), to avoid dead ends."""
     owner: dict[int, int] = {}
 
     def place(index: int, seen: set[int]) -> bool:
@@ -229,7 +228,7 @@ def _fit_cell(cell: HostCell, guest: GuestTopology, index: int, rules: Placement
 
 
 def _page_size(cell: HostCell, memory_mb: int, guest: GuestTopology, rules: PlacementRules) -> int | None:
-    """Return the size of pages with that much free memory in the cell (None: any size), or 0 if there is not enough."""
+    """Return a size of pages of which the cell has ``memory_mb`` free (None: any size), or 0 if there is none."""
     smallest = _smallest(cell)
     if not guest.page_size:
         # The memory of pinned guests is never overcommitted.
@@ -253,8 +252,8 @@ def _memory(smallest: Pages) -> int:
 
 
 def _pin(cell: HostCell, count: int, thread_policy: str) -> tuple[list[int], list[int]] | None:
-    """Return ``count`` free CPUs of the cell and the CPUs that must stay free beside them, or None if there are not
-    enough."""
+    """Return ``count`` free CPUs of the cell, and the CPUs of the same cores that must stay free, or None if there are
+    not enough."""
     taken, mine = set(cell.pinned), set(cell.pcpus)
     cores = [sorted(mine.intersection(core)) for core in cell.siblings] or [[cpu] for cpu in cell.pcpus]
     cores += [[cpu] for cpu in sorted(mine.difference(*cell.siblings))] if cell.siblings else []

@@ -16,8 +16,7 @@ NUMA_POLICIES = (LEGACY, PREFERRED, REQUIRED, SOCKET)
 
 
 class PciDevice(Object, kw_only=True):
-    """A PCI device. ``parent``: address of the physical function of a virtual function; ``tags``: set by the operator.
-    """
+    """A PCI device. ``parent``: address of a virtual function's physical function; ``tags``: set by the operator."""
 
     address: str
     vendor_id: str
@@ -57,8 +56,7 @@ class GuestDevice(Object, kw_only=True):
 
 # --- requests ---------------------------------------------------------------------------
 def parse_aliases(options: Iterable[str]) -> dict[str, PciRequest]:
-    """Return the requests for one device by alias name, from [pci]alias. Aliases with the same name are alternatives.
-    Raises InvalidInput."""
+    """Return alias name -> request for one device (equal names: alternatives) from [pci]alias. Raises InvalidInput."""
     aliases: dict[str, PciRequest] = {}
     for option in options:
         try:
@@ -152,7 +150,7 @@ def choose(devices: Sequence[PciDevice], wanted: Sequence[PciRequest], cells: Co
 
 def _distribute(have: Sequence[PciPool], wanted: Sequence[PciRequest], cells: Collection[int] | None,
            socket_cells: Collection[int]) -> list[list[int]] | None:
-    """Return for each request the number of devices of each pool. The request with the fewest pools chooses first."""
+    """Return for each request the number of devices from each pool. Requests with the fewest pools are served first."""
     choices = [[index for index, pool in enumerate(have)
                 if matches(pool, request) and _distance(pool, request, cells, socket_cells) is not None]
                for request in wanted]
@@ -181,5 +179,5 @@ def _distance(pool: PciPool, request: PciRequest, cells: Collection[int] | None,
         return 1 if pool.numa_node in socket_cells else None
     if request.numa_policy == PREFERRED:
         return 1 if pool.numa_node is None else 2
-    # A device without a reported cell is near enough, unless the policy excludes it.
+    # The policy legacy also accepts a device whose cell the host has not reported.
     return 1 if pool.numa_node is None and request.numa_policy == LEGACY else None

@@ -16,8 +16,7 @@ from nova.objects.hosts.service import Service
 
 VCPU, MEMORY_MB, DISK_GB = "VCPU", "MEMORY_MB", "DISK_GB"
 
-# Suffix of metrics in percent.
-PERCENT = ".percent"
+PERCENT = ".percent"  # suffix of metrics in percent
 _METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _METRIC_SOURCE = 255
 _METRIC_LARGEST = 1 << 63

@@ -69,9 +69,9 @@ class FailureOverview(Object, kw_only=True):
 
 
 class Overview(Object, kw_only=True):
-    """The status page. ``nodes``: failed ones first, then by number of operations; ``node_count`` counts all nodes.
-    ``operations``: oldest first; ``unfinished`` counts all of them. ``failures``: latest first. ``boots``: completed
-    builds of each of the last minutes, the current minute last; -1 for minutes before the examined actions."""
+    """The status page. ``nodes``: failed nodes first, then by number of operations; ``node_count`` counts all nodes.
+    ``operations``: oldest first; ``unfinished`` counts all of them. ``failures``: newest first. ``boots``: completed
+    builds of each past minute, oldest first; -1 for minutes before the oldest examined action."""
 
     at: datetime.datetime
     node_count: int

@@ -5,19 +5,19 @@ from __future__ import annotations
 from nova.objects.base import Object
 from nova.objects.hosts.node import Inventory
 
-# Kinds of names that clients register: those of traits and resource classes, and of external providers, to be unique.
+# Kinds of registered names: of traits, of resource classes, and of external providers (which are thereby unique).
 TRAIT, RESOURCE_CLASS, PROVIDER = "trait", "class", "provider"
 CUSTOM = "CUSTOM_"  # the prefix of names that are not standard
 INSTANCE, MIGRATION, UNKNOWN = "INSTANCE", "MIGRATION", "unknown"  # types of consumers
 
 Resources = dict[str, int]  # resource class -> amount
-# Sets of which at least one member is required, all sets together: [["A"], ["B", "C"]] is A and (B or C).
+# Lists of names: at least one name of each list is required. [["A"], ["B", "C"]] is A and (B or C).
 AnyOf = list[list[str]]
 
 
 class ProviderView(Object, kw_only=True):
-    """A resource provider. ``generation``: version of its row, or of the row of its compute node. ``aggregates``: their
-    uuids. Lists of providers have no inventories, traits and aggregates."""
+    """A resource provider. ``generation``: version of its row, or of the row of its compute node. ``aggregates``: uuids
+    of aggregates. In lists of providers, inventories, traits and aggregates are missing."""
 
     uuid: str
     name: str
@@ -43,8 +43,8 @@ class ProviderFilter(Object, kw_only=True):
 
 
 class RequestedGroup(Object, kw_only=True):
-    """Resources requested together. Suffix "": every resource class from any provider of the tree, and the required
-    traits on these providers together; other suffixes: everything from one provider."""
+    """Resources requested together. With suffix "", each resource class may come from any provider of the tree, and
+    these providers together must have the required traits. With other suffixes, one provider must have everything."""
 
     suffix: str = ""
     resources: Resources = {}
@@ -56,8 +56,8 @@ class RequestedGroup(Object, kw_only=True):
 
 
 class CandidateRequest(Object, kw_only=True):
-    """A request for allocation candidates. ``isolate``: a provider of its own for every suffixed group. ``nested``
-    False: root providers only. ``same_subtree``: sets of suffixes whose providers have an ancestor among them."""
+    """A request for allocation candidates. ``isolate``: a different provider for each suffixed group. ``nested`` False:
+    root providers only. ``same_subtree``: lists of suffixes; one provider per list is an ancestor of the others."""
 
     groups: list[RequestedGroup]
     isolate: bool = False
@@ -96,7 +96,7 @@ class ConsumerView(Object, kw_only=True):
 
 class ConsumerChange(Object, kw_only=True):
     """New allocations of a consumer, which replace the present ones ({}: remove them). ``generation``: expected version
-    of the consumer, None if it must be new; not checked unless ``checked``. ``type`` None: as before."""
+    of the consumer (None: it must be new), which is compared if ``checked``. ``type`` None: unchanged."""
 
     uuid: str
     allocations: dict[str, Resources] = {}

@@ -107,9 +107,9 @@ class Selection(Object, kw_only=True):
     """A selected host with its node ``node_uuid``, which is the root of a provider tree.
 
     ``allocations``: provider uuid -> amounts to claim by resource class; {}: everything from the root. ``tree``: the
-    claim itself decides which provider of the tree gives what. ``aggregates``: digest of the aggregate metadata used
-    for the selection; "": not used. ``max_instances`` and ``max_io_ops``: limits of the node that filters enforced; 0:
-    none. ``hints``: hints about the hosts of other servers that filters enforced.
+    claim chooses the provider of each resource. ``aggregates``: digest of the aggregate metadata used for the
+    selection; "": not used. ``max_instances`` and ``max_io_ops``: limits of the node that filters enforced; 0: none.
+    ``hints``: names of the enforced hints that refer to other servers (same_host, different_host).
     """
 
     node_uuid: str
@@ -141,8 +141,8 @@ class Verdict(Object, kw_only=True):
 
 
 class HostState(Object, kw_only=True):
-    """The state of a compute node for filters and weighers. ``aggregates``: metadata of the host's aggregates.
-    ``generation``: the greater of two states is newer."""
+    """The state of a compute node for filters and weighers. ``aggregates``: metadata of the host's aggregates. The
+    state with the greater ``generation`` is newer."""
 
     node_uuid: str
     host: str
@@ -185,8 +185,8 @@ class NodeUsage(Object, kw_only=True):
 
 
 class ServiceFlags(Object, kw_only=True):
-    """State of a host's compute service for schedulers. ``generation``: the greater is newer (0: not supported by the
-    conductor)."""
+    """State of a host's compute service for schedulers. The state with the greater ``generation`` is newer (0: not
+    supported by the conductor)."""
 
     up: bool
     disabled: bool

@@ -11,13 +11,13 @@ import msgspec
 from nova import exception
 from nova.objects.base import Object
 
-# Key in the connector of a host that shares bare metal nodes with the other hosts of the same value.
+# Key in the connector of a host that shares bare metal nodes with all hosts that have the same value.
 BARE_METAL = "bare_metal"
 _CONNECTOR = 16 * 1024  # maximum size in bytes of a host's volume connector
 
 
 class Service(Object, kw_only=True):
-    """A service as shown by os-services. ``up`` is decided by the conductor's clock."""
+    """A service as shown by os-services. ``up``: calculated by the conductor."""
 
     id: int = 0
     uuid: str
@@ -47,7 +47,7 @@ class WorkerStats(Object, kw_only=True):
     pid: int = 0
     at: datetime.datetime | None = None
     per_second: float = 0.0  # completed requests, messages and steps
-    # In progress, and waiting for a thread.
+    # Requests, messages and steps: in progress, and waiting for a thread.
     busy: int = 0
     waiting: int = 0
     # Percent of one CPU.

@@ -9,15 +9,15 @@ import msgspec
 from nova.objects.hosts.node import Inventory, Provider
 from nova.objects.hosts.scheduling import RequestGroup
 
-_MOST_TRIES = 5000  # limit of combinations to try: with many groups and providers their number is astronomical
+_MOST_TRIES = 5000  # maximum number of combinations tried: with many groups and providers there are far more
 
 Allocation = dict[str, dict[str, int]]  # provider uuid -> resource class -> amount
 
 
 @dataclasses.dataclass(frozen=True)
 class Amounts:
-    """Amounts requested from a provider tree. Each class of ``resources`` comes from one provider, each group from one.
-    ``required`` traits must be on the root or on providers of ``resources``, and ``forbidden`` traits on none of them.
+    """Amounts requested from a provider tree. One provider serves each class of ``resources``, and one each of
+    ``groups``. The root and the providers of ``resources`` must have the ``required`` and no ``forbidden`` traits.
     ``isolate``: a distinct provider for each group."""
 
     resources: Mapping[str, int]
@@ -28,17 +28,16 @@ class Amounts:
 
 
 def allocate(tree: Sequence[Provider], wanted: Amounts) -> Allocation | None:
-    """Return the allocation, preferably from the root (the first of ``tree``), or None if the tree cannot provide it.
-    """
-    portions = [_Portion({name: amount}) for name, amount in wanted.resources.items() if amount]
-    portions += [_Portion(group.resources, frozenset(group.required), frozenset(group.forbidden), number)
+    """Return the allocation, preferably from the root (first in ``tree``), or None if the tree cannot provide it."""
+    demands = [_Demand({name: amount}) for name, amount in wanted.resources.items() if amount]
+    demands += [_Demand(group.resources, frozenset(group.required), frozenset(group.forbidden), number)
               for number, group in enumerate(wanted.groups)]
-    choices = [[provider for provider in tree if portion.fits(provider, {})] for portion in portions]
-    # The portion with the fewest providers is allocated first. Sorting is stable, so equal portions keep the request's
+    choices = [[provider for provider in tree if demand.fits(provider, {})] for demand in demands]
+    # The demand with the fewest providers is allocated first. Sorting is stable, so equal demands keep the request's
     # order.
-    order = sorted(range(len(portions)), key=lambda index: len(choices[index]))
+    order = sorted(range(len(demands)), key=lambda index: len(choices[index]))
     tries = iter(range(_MOST_TRIES))
-    choosing = [(portions[index], choices[index]) for index in order]
+    choosing = [(demands[index], choices[index]) for index in order]
     for allocation, common in _combinations(choosing, wanted.isolate, {}, {}, tries):
         if _has_traits(tree, wanted, common):
             return {uuid: amounts for uuid, amounts in allocation.items() if amounts}
@@ -66,7 +65,7 @@ def _with(provider: Provider, used: Mapping[str, int]) -> Provider:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Portion:
+class _Demand:
     """Resources that must come from one provider. ``group`` None: un-numbered resources."""
 
     resources: Mapping[str, int]
@@ -87,24 +86,24 @@ def _has_room(inventory: Inventory, amount: int) -> bool:
             and inventory.min_unit <= amount <= inventory.max_unit and amount % max(inventory.step_size, 1) == 0)
 
 
-def _combinations(portions: Sequence[tuple[_Portion, list[Provider]]], isolate: bool, total: Allocation,
+def _combinations(demands: Sequence[tuple[_Demand, list[Provider]]], isolate: bool, total: Allocation,
                   sources: dict[int, str], tries: Iterator[int]) -> Iterator[tuple[Allocation, set[str]]]:
-    """Yield all allocations of ``portions``, each with the providers of its un-numbered resources. ``sources``:
-    provider by group so far (below 0: un-numbered)."""
-    if not portions:
+    """Yield all allocations of ``demands``, each with the providers of its un-numbered resources. ``sources``: group ->
+    already chosen provider (negative keys: un-numbered resources)."""
+    if not demands:
         yield total, {uuid for group, uuid in sources.items() if group < 0}
         return
-    portion, providers = portions[0]
-    group = portion.group if portion.group is not None else -1 - len(sources)
+    demand, providers = demands[0]
+    group = demand.group if demand.group is not None else -1 - len(sources)
     for provider in providers:
         if next(tries, None) is None:
             return
         taken = total.get(provider.uuid, {})
         used = isolate and group >= 0 and provider.uuid in [uuid for other, uuid in sources.items() if other >= 0]
-        if used or not portion.fits(provider, taken):
+        if used or not demand.fits(provider, taken):
             continue
-        more = {name: taken.get(name, 0) + amount for name, amount in portion.resources.items() if amount}
-        yield from _combinations(portions[1:], isolate, {**total, provider.uuid: {**taken, **more}},
+        more = {name: taken.get(name, 0) + amount for name, amount in demand.resources.items() if amount}
+        yield from _combinations(demands[1:], isolate, {**total, provider.uuid: {**taken, **more}},
                                  {**sources, group: provider.uuid}, tries)
 
 

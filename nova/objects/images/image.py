@@ -11,12 +11,12 @@ METADATA = "image_"  # prefix of image properties in system_metadata
 # (one hour).
 _SHUTDOWN, _MOST_SECONDS = "os_shutdown_timeout", 3300
 
-# Overhead of a file format: bytes of headers, and bytes of data per byte of table entries (qcow2).
+# Greatest overhead of a file format: 16 MiB of headers, and a byte of tables for each 512 bytes of data (qcow2).
 _HEADERS, _PIECE = 16 << 20, 512
 
 
 def least_disk(disk_format: str | None, size: int) -> int:
-    """Return the minimum size in bytes of the disk in a file of this size that is completely in use."""
+    """Return a lower bound, in bytes, of the size of the disk in an image file of ``size`` bytes."""
     if disk_format in ("raw", "iso", None, "ami", "aki", "ari"):
         return size
     return max(0, size - _HEADERS) * _PIECE // (_PIECE + 1)

@@ -63,7 +63,7 @@ class NetworkRequest(Object, kw_only=True):
 
 
 class HostRoute(Object, kw_only=True):
-    """A route for guests of a subnet besides the default route: ``destination`` (CIDR) via ``gateway``."""
+    """A route for guests of a subnet, in addition to the default route: ``destination`` (CIDR) via ``gateway``."""
 
     destination: str
     gateway: str
@@ -101,8 +101,8 @@ class VIF(Object, kw_only=True):
     """An interface of a server, with all data that the host needs to plug it.
 
     ``vif_type``, ``details`` and ``profile``: binding:vif_type, binding:vif_details and binding:profile of Neutron.
-    ``active``: the interface is plugged according to the last report. ``awaits_plug``: the back end sends the event
-    network-vif-plugged, and the guest does not run before. ``keep``: the port existed before the server and is kept
+    ``active``: the newest report says that the interface is plugged. ``awaits_plug``: the back end sends the event
+    network-vif-plugged, and the guest starts only after it. ``keep``: the port existed before the server and is kept
     when the server is deleted. ``outside``: an external service manages the interface and its addresses. ``floating``:
     the floating IP address of the IPv4 address (linuxnet).
     """
@@ -251,8 +251,7 @@ class RuleSet(Object, kw_only=True):
 
 
 class ServedDomain(Object, kw_only=True):
-    """DNS records that hosts serve for a domain: name (relative) -> address. ``removed``: this host does not serve the
-    domain."""
+    """DNS records that hosts serve for a domain: relative name -> address. ``removed``: the host must not serve it."""
 
     domain: str
     version: int

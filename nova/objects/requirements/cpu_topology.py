@@ -30,7 +30,7 @@ def topology(wishes: Properties) -> Topology | None:
         raise exception.InvalidInput(
             reason=f"the CPU topology limits of flavor and image leave no way to arrange {wishes.vcpus} CPUs")
 
-    # Among equals prefer more sockets; threads only if they are requested.
+    # Among topologies that fulfil equally many preferences, prefer more sockets. Threads are used only on request.
     return max(fitting, key=lambda candidate: (
         sum(want == have for want, have in zip(preferred, dataclasses.astuple(candidate), strict=True)), candidate))
 

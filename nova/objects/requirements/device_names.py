@@ -48,7 +48,7 @@ def _local_names(instance: Instance, bus: str) -> Iterator[str]:
     for disk in instance.block_devices:
         if disk.source == "image" and not disk.is_volume and disk.disk_bus:
             yield f"/dev/{_PREFIXES.get(disk.disk_bus, 'sd')}a"
-    # The boot disk comes first, local or a volume.
+    # The boot disk has the first name, even if it is a volume.
     yield from itertools.islice(_names(_PREFIXES.get(bus, "sd")), int(instance.volume_backed),
                                 1 + ephemerals + int(instance.flavor.swap > 0))
 

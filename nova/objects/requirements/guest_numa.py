@@ -1,5 +1,5 @@
 """The CPU policy and the NUMA topology that a flavor and an image request. All functions raise InvalidInput for invalid
-values, and for values that an image may not set beside its flavor."""
+values, and for values of the image that the flavor does not allow."""
 
 import re
 
@@ -11,7 +11,7 @@ from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
 from nova.objects.images.image import Image
 
 SHARED, DEDICATED, MIXED = "shared", "dedicated", "mixed"
-# Units in KiB; the default unit is KiB, too.
+# A page size, in KiB if it has no unit; and the units in KiB.
 _SIZE = re.compile(r"(?P<number>\d{1,15})((?P<unit>[kKMGT])i?)?(?P<bits>b|bit|B)?")
 _UNITS = {"k": 1, "m": 1024, "g": 1024**2, "t": 1024**3}
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
@@ -84,7 +84,7 @@ def pinned_cpus(flavor: Flavor, image: Image | None) -> set[int]:
 
 
 def cpu_mask(mask: str, count: int) -> set[int]:
-    """Return the CPUs below ``count`` in a mask like ``0-3,^2`` (only ``^`` entries: all others)."""
+    """Return the CPUs below ``count`` in a mask like ``0-3,^2``. With only ``^`` entries: all CPUs except these."""
     parts = [part.strip() for part in mask.split(",") if part.strip()]
     everything = set(range(count))
     named: set[int] = everything if all(part.startswith("^") for part in parts) else set()
@@ -95,7 +95,7 @@ def cpu_mask(mask: str, count: int) -> set[int]:
         low, high = whole(first), whole(last or first)
         if low is None or high is None:
             raise _refuse(f"'{mask}' is not a list of CPUs.")
-        # Bounded by the flavor, whatever numbers the mask has.
+        # Limited to the CPUs of the flavor, since the mask may contain any number.
         target.update(range(low, min(high + 1, count)))
     return (named - excluded) & everything
 
@@ -130,7 +130,8 @@ def page_size(flavor: Flavor, image: Image | None) -> str:
     if not of_image:
         return of_flavor
     if of_flavor not in (numa.LARGE, numa.ANY):
-        raise _refuse(f"Page size {of_image} forbidden against '{of_flavor or 'None'}'")
+        raise _refuse(f"hw_mem_page_size={of_image} of the image is not allowed: hw:mem_page_size of the flavor is "
+                      f"{of_flavor or 'not set'}, but must be large or any.")
     return of_image
 
 
@@ -151,7 +152,7 @@ def _page_size(key: str, value: str | None) -> str:
 
 # --- cells -------------------------------------------------------------------------------------
 def guest_topology(flavor: Flavor, image: Image | None) -> GuestTopology | None:
-    """Return the NUMA topology to fit into a host; None: the guest may use all cells."""
+    """Return the NUMA topology of the guest, which a host must fit, or None if the guest may use all cells."""
     pinned, size = pinned_cpus(flavor, image), page_size(flavor, image)
     threads, emulator = thread_policy(flavor, image), emulator_policy(flavor, image)
     cells = _cells(flavor, image)

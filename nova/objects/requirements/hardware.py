@@ -38,8 +38,8 @@ Limits = tuple[tuple[str, int], ...]  # (name of the limit, value) pairs
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """The requested virtual hardware of one guest, apart from its disks and interfaces themselves. "" and None leave
-    the choice to the host. ``architecture`` is that of the guest. ``rng`` is (bytes, milliseconds), () for an unlimited
+    """The requested virtual hardware of one guest, without the list of its disks and interfaces. "" and None leave the
+    choice to the host. ``architecture`` is that of the guest. ``rng`` is (bytes, milliseconds), () for an unlimited
     rate, or None for no device. ``video_ram`` is in MiB. ``vif_limits`` are limits by direction. ``packed``: virtio
     devices use packed rings. ``iso``: the root disk is the image of a CD."""
 
@@ -87,8 +87,8 @@ class Hardware:
 
 def hardware(wishes: Properties, existing: bool = False) -> Hardware:
     """Return the requested hardware. Raises InvalidInput naming the property that no host can provide. ``existing``:
-    the server was accepted by a release that ignored some properties; unknown values of choices are ignored still, so
-    that the server can be started and moved."""
+    the server was accepted by a release that ignored some properties. Unknown values of choices are then still
+    ignored, so that the server can be started and moved."""
     picked = {property_.name: property_.chosen(wishes, existing) for property_ in values.CHOICES}
     machine = _machine(wishes, picked)
     if not existing:
@@ -271,7 +271,7 @@ def _video_ram(wishes: Properties) -> int:
 
 
 def _usb_ports(wishes: Properties) -> int:
-    """Return the number of USB ports by which a SPICE screen lends devices of the user's machine to the guest."""
+    """Return the number of USB ports by which a SPICE client can redirect devices of its machine to the guest."""
     value = wishes.get("redirected_usb_ports")
     count = number("hw_redirected_usb_ports", value) or 0
     if count > _USB_PORTS_MAX:
@@ -289,7 +289,7 @@ def _rng(wishes: Properties) -> tuple[int, ...] | None:
 
 
 def _check_limits(wishes: Properties) -> None:
-    """Check the limits of the flavor. Raises InvalidInput for one out of range, and for two that exclude each other."""
+    """Check the limits of the flavor. Raises InvalidInput if a limit is out of range, or two exclude each other."""
     values = {name: wishes.spec_number(name, low=-1 if name == "quota:cpu_quota" else 0) or 0 for name in _LIMIT_RANGES}
     for name, (low, high) in _LIMIT_RANGES.items():
         if values[name] > 0 and not low <= values[name] <= high:

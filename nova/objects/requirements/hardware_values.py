@@ -36,9 +36,9 @@ FLAGS = ("hw_boot_menu", "hw_ephemeral_encryption", "hw_firmware_stateless", "hw
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A property with a fixed set of values. ``prefix``: a host needs the trait of this prefix and the value; "": every
-    host provides all values. ``free``: the values that every host provides nevertheless. ``in_flavor``: an extra spec
-    (``hw:name``) may set it, and decides unless ``image_first``."""
+    """A property with a fixed set of values. ``prefix``: a host needs the trait with this prefix and the value; "": all
+    hosts provide all values. ``free``: values that need no trait. ``in_flavor``: an extra spec (``hw:name``) may also
+    set the property, and takes precedence unless ``image_first``."""
 
     name: str
     values: tuple[str, ...]
@@ -53,8 +53,8 @@ class Choice:
         return self.name.replace("_", ":", 1)
 
     def chosen(self, wishes: Properties, existing: bool = False) -> str | None:
-        """Return the requested value, None if there is none. Raises InvalidInput for an unknown value; of an
-        ``existing`` server such a value is ignored."""
+        """Return the requested value, or None. Raises InvalidInput for an unknown value, which is ignored for an
+        ``existing`` server."""
         given = [(self.name, wishes.image.get(self.name))]
         if self.in_flavor:
             given.insert(1 if self.image_first else 0, (self.spec, wishes.specs.get(self.spec)))

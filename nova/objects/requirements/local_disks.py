@@ -10,8 +10,8 @@ FILE_SYSTEMS = ("ext2", "ext3", "ext4", "xfs", "vfat", "ntfs")  # file systems o
 
 
 def ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> list[tuple[int, str | None]]:
-    """Return (GiB, file system or None for the default) of each ephemeral disk; without requested ones a single disk of
-    the flavor's size."""
+    """Return (GiB, file system or None for the default) of each ephemeral disk. If none is requested, there is one disk
+    of the flavor's size."""
     listed = [disk for disk in devices if disk.is_ephemeral]
     if listed:
         return [(disk.size_gb or flavor.ephemeral_gb, disk.guest_format) for disk in listed]
@@ -19,7 +19,7 @@ def ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> list[tuple[int
 
 
 def swap_mb(devices: Iterable[BlockDevice], flavor: Flavor) -> int:
-    """Return the MiB of the swap disk: as requested, at most and by default as the flavor has; 0 for no swap disk."""
+    """Return the MiB of the swap disk: the requested size, by default and at most that of the flavor; 0 for none."""
     requested = next((disk.size_gb for disk in devices if disk.guest_format == "swap" and not disk.is_volume), None)
     return min(requested or flavor.swap, flavor.swap)
 

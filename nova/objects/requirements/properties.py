@@ -1,5 +1,5 @@
 """The raw hardware requests of a server: flavor extra specs (``hw:name``) and image properties (``hw_name``), parsed.
-Conflicts between the two are refused when a server is created; here the flavor wins unless stated otherwise."""
+Conflicts between them are refused when a server is created; here the flavor takes precedence, except where stated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def canonical_architecture(name: str) -> str:
 
 
 def with_current_names(properties: Mapping[str, object]) -> dict[str, str]:
-    """Return the image properties with the legacy names replaced; a property under its current name wins."""
+    """Return the image properties under their current names, which take precedence over legacy names."""
     renamed = {_LEGACY_NAMES[name]: str(value) for name, value in properties.items() if name in _LEGACY_NAMES}
     return renamed | {name: str(value) for name, value in properties.items() if name not in _LEGACY_NAMES}
 
@@ -89,7 +89,7 @@ def tpm_secret_security(flavor: Flavor, image: Image | None) -> str:
 
 
 def choice(key: str, value: str | None, allowed: Collection[str]) -> str | None:
-    """Return ``value`` if it is one of ``allowed`` or not set."""
+    """Return ``value``, which must be one of ``allowed`` or None. Raises InvalidInput."""
     if value is not None and value not in allowed:
         raise exception.InvalidInput(reason=f"{key}={value} is not supported by this hypervisor")
     return value

@@ -22,8 +22,7 @@ from nova.objects.volumes.share import VIRTIO_FS
 LOG = logging.getLogger(__name__)
 
 PCPU = "PCPU"
-# Trait of a host whose guests may share volumes.
-MULTIATTACH = "COMPUTE_VOLUME_MULTI_ATTACH"
+MULTIATTACH = "COMPUTE_VOLUME_MULTI_ATTACH"  # trait of a host whose guests may share volumes
 HYPERTHREADING = "HW_CPU_HYPERTHREADING"
 
 _SUFFIX = r"(?P<suffix>[a-zA-Z0-9_-]{1,64})?"
@@ -37,8 +36,8 @@ _SEV_TRAITS = {"amd-sev": "HW_CPU_X86_AMD_SEV", "amd-sev-es": "HW_CPU_X86_AMD_SE
 
 @dataclasses.dataclass(frozen=True)
 class Requested:
-    """``resources`` and traits may come from anywhere in the host's tree of providers, each of ``groups`` from one
-    provider (a different one each if ``group_policy`` is isolate). Traits are sorted."""
+    """Requested resources. ``resources`` and traits may come from any providers in the host's tree, each of ``groups``
+    must come from one provider (a different one for each if ``group_policy`` is isolate). Traits are sorted."""
 
     resources: dict[str, int]
     required: list[str]
@@ -163,7 +162,7 @@ def _from_extra_specs(extra_specs: dict[str, str]) -> dict[str, RequestGroup]:
             if value in ("required", "forbidden"):
                 getattr(group, value).append(match["name"])
             else:
-                LOG.warning("Extra spec %s=%s is ignored: neither required nor forbidden", key, value)
+                LOG.warning("Extra spec %s=%s is ignored: its value must be required or forbidden", key, value)
     return groups
 
 

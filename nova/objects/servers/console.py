@@ -21,7 +21,7 @@ _Port = Annotated[int, Meta(ge=0, le=65535)]
 
 class ConsoleAddress(Object, kw_only=True):
     """Address of the console of a running guest. ``port`` 0: TLS only. ``tls_port``: port for TLS (SPICE).
-    ``access_path``: what the console proxy must send to the host at first (MKS: a ticket, as JSON)."""
+    ``access_path``: the text that the console proxy sends to the host first (MKS: a ticket, as JSON)."""
 
     host: Annotated[str, Meta(max_length=255, pattern=r"^[!-~]+$")]
     port: _Port
@@ -30,9 +30,9 @@ class ConsoleAddress(Object, kw_only=True):
 
 
 class Console(Object, kw_only=True):
-    """The console that a token gives access to. ``instance_host``: the server's nova-compute when the token was
-    created; ``since``: id of the newest action of the server then. The token ends when the server has another host, or
-    a later action stopped, moved or rebuilt it. ``seconds``: remaining lifetime."""
+    """The console to which a token gives access. ``instance_host``: the server's host when the token was created;
+    ``since``: id of the newest action of the server at that time. The token ends when the server has another host, or
+    when a later action stops, moves or rebuilds it. ``seconds``: remaining lifetime."""
 
     instance_uuid: str
     instance_host: str

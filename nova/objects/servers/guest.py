@@ -24,8 +24,8 @@ def password_of(system_metadata: dict[str, str]) -> str:
 
 
 class GuestStatus(Object, kw_only=True):
-    """A guest as reported by its host (power sync, audit). ``late``: an order that had already timed out at the
-    conductor may have caused this state."""
+    """A guest as reported by its host (power sync, audit). ``late``: the state may result from an order that had
+    already timed out at the conductor."""
 
     uuid: str
     power_state: int
@@ -33,7 +33,7 @@ class GuestStatus(Object, kw_only=True):
 
 
 class ExpectedGuest(Object, kw_only=True):
-    """The state of a guest expected from the database. ``settled``: it was started once and no operation is under way.
+    """The state of a guest expected from the database. ``settled``: it was started once and no operation is running.
     ``moving``: a migration is open, so the guest may be on another host, or its disks may be renamed."""
 
     uuid: str
@@ -43,15 +43,15 @@ class ExpectedGuest(Object, kw_only=True):
 
 
 class Resumed(Object, kw_only=True):
-    """Guests that ran before their host was booted: those still ``waiting``, and those ``begun``, which start now."""
+    """Guests that ran before their host was booted. ``waiting``: still to be started; ``begun``: being started."""
 
     waiting: list[str] = []
     begun: list[str] = []
 
 
 class Eviction(Object, kw_only=True):
-    """The removal of an instance's guest from a host that was given up (``keep_disks``: but not of its disks).
-    ``since``: time of the decision; a later decision replaces it."""
+    """The removal of an instance's guest from a host that the instance has left. ``keep_disks``: the disks stay.
+    ``since``: time of the eviction; a later eviction from the same host replaces it."""
 
     uuid: str
     keep_disks: bool = False
@@ -77,8 +77,7 @@ class DiskImage(Object, kw_only=True):
 
 
 class Diagnostics(Object, kw_only=True):
-    """Diagnostics of a guest. ``values``: standardised (API 2.48; unknown values are null); ``flat``: driver-specific
-    names for older clients."""
+    """Diagnostics of a guest. ``values``: as in API 2.48 (null: unknown); ``flat``: by names of the driver."""
 
     values: dict[str, Any] = {}
     flat: dict[str, int] = {}

@@ -37,7 +37,7 @@ class BlockDevice(Object, kw_only=True):
 
     A volume has a permanent ``device_name`` and, after it was attached, an ``attachment_id`` and ``connection_info``
     (from the volume service). ``connection`` is filled on the host for the hypervisor driver and never stored.
-    ``replaces``: uuid of the device that this one is going to replace; the guest does not have it until then.
+    ``replaces``: uuid of the device that this device is to replace; before that, the guest does not have this device.
     ``serial``: serial number of the disk in the guest, if it is not the volume id (a swapped volume keeps the serial
     number of the volume that it replaced). ``encryption``: set if the volume is encrypted.
     """
@@ -151,9 +151,9 @@ class Personality(Object, kw_only=True):
 
 
 class ServerProperties(Object, kw_only=True):
-    """The properties that a server takes unchanged from its create request. ``image``: boot image, also of a boot
-    volume; None: a volume decides. ``kernel_id``, ``ramdisk_id``: named by ``image``. ``request_digest``: digest of the
-    body of the request, if the request had an Idempotency-Key."""
+    """The properties that a server takes unchanged from its create request. ``image``: the image to boot or, for a boot
+    volume, its source; None: taken from the boot volume. ``kernel_id``, ``ramdisk_id``: from ``image``.
+    ``request_digest``: digest of the body of the request, if the request had an Idempotency-Key."""
 
     image: Image | None = None
     kernel_id: str = ""
@@ -267,7 +267,7 @@ class Instance(ServerProperties, kw_only=True):
 
     @property
     def volumes(self) -> list[BlockDevice]:
-        """Return the volumes of the server, without those that are going to replace others."""
+        """Return the volumes of the server, without volumes that are to replace other volumes."""
         return [disk for disk in self.block_devices if disk.is_volume and disk.volume_id and not disk.replaces]
 
     @property

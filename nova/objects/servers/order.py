@@ -31,8 +31,7 @@ class StepOrder(Object, kw_only=True):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Return the sort key of the order: the newer of two orders for an instance has the greater rank, whatever
-        their order of arrival."""
+        """Return the sort key: of two orders for an instance, the newer one has the greater rank."""
         return self.action.id, self.attempt
 
 

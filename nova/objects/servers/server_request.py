@@ -27,9 +27,9 @@ class ServerQuery(Object, kw_only=True):
 
 
 class ServerPage(Object, kw_only=True):
-    """A page of servers. ``marker``: the list continues after the server with this uuid, even if the page is short.
-    Conductors of the previous release cut empty pages at servers that do not match. None: a short page is the last
-    one."""
+    """A page of servers. ``marker``: uuid of the server after which the list continues, even if the page is short. (It
+    may be a server that does not match, with an empty page from a conductor of the previous release.) None: a short
+    page ends the list."""
 
     servers: list[Instance]
     marker: str | None = None

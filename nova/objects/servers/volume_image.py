@@ -85,5 +85,5 @@ def devices_of(image: Image) -> list[DeviceOfImage]:
 
 
 def without_description(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties without the description of volumes; the server made from the image has them, too."""
+    """Return the properties of an image that a server gets from it: without its description of volumes."""
     return {name: value for name, value in properties.items() if name not in PROPERTIES}

@@ -19,7 +19,7 @@ DETACHING, DELETING, ERROR = "detaching", "deleting", "error"
 
 class VolumeEncryption(Object, kw_only=True):
     """Encryption of a volume (LUKS 1, by the hypervisor) with the secret ``key_id`` of the key manager.
-    ``encrypted_passphrase``: the passphrase, encrypted by conductors and only stored there; "" elsewhere."""
+    ``encrypted_passphrase``: the passphrase, encrypted by conductors; only the database contains it, elsewhere ""."""
 
     key_id: str
     encrypted_passphrase: str = msgspec.field(default="", name="sealed")
@@ -33,8 +33,7 @@ def journal_without_secrets(value: Any) -> Any:
 
 
 class VolumeKey(Object, kw_only=True):
-    """The passphrase of volumes encrypted with a secret of the key manager. Only in orders and in the memory of hosts;
-    never logged."""
+    """The passphrase of encrypted volumes, from the key manager. Only in orders and memory of hosts; never logged."""
 
     key_id: str
     passphrase: str
@@ -54,8 +53,8 @@ class VolumeConnection(Object, kw_only=True):
     "vmdk": ``path`` is the id of the machine in vCenter whose only disk is the volume).
     ``format``: raw or qcow2; the hypervisor does not probe it. ``below``: backing files of a "file" with snapshots,
     nearest first, with their formats; no other files are read. ``auth_user`` and ``secret_uuid``: credentials stored in
-    the hypervisor. ``limits``: by libvirt's names (total_iops_sec, ...). ``shareable``: several guests may use it at
-    once. ``serial``: serial number in the guest. ``key``: the hypervisor decrypts the volume with it (format raw).
+    the hypervisor. ``limits``: by libvirt's names (total_iops_sec, ...). ``shareable``: several guests may use it
+    simultaneously. ``serial``: serial number in the guest. ``key``: the hypervisor decrypts the volume with it (raw).
     """
 
     volume_id: str
@@ -78,7 +77,7 @@ class Volume(Object, kw_only=True):
     """A volume of the embedded back end. ``host``: host with the data (None: no data yet, or the pool is ``shared`` by
     all hosts). ``generation``: part of the name of the data; increases when another host is chosen for a volume that no
     guest has used yet. ``image``: source of the data. ``instance_uuid``, ``attachment_id``: the owner. ``attached_at``:
-    time of the current attachment, ``written_at``: time of the first one."""
+    time of the current attachment, ``written_at``: time of the first attachment."""
 
     id: int = 0
     uuid: str

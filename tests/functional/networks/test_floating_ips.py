@@ -238,7 +238,7 @@ def test_audit_repairs_a_floating_ip_with_a_missing_interface(suite, pool, admin
     db.write(lambda connection: connection.execute(tables.floating_ips.update().where(
         tables.floating_ips.c.uuid == address["id"]).values(instance_uuid=server, vif_id="gone")))
     assert [str(finding) for finding in audit.audit(db, repair=True)] == [
-        f"floating address: {address['ip']}: leads to {server}, which does not have it (repaired)"]
+        f"floating address: {address['ip']}: associated with server {server}, whose network info lacks it (repaired)"]
     assert admin.get(f"{PATH}/{address['id']}", version=OLD)["floating_ip"]["instance_id"] is None
 
 

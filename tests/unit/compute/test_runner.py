@@ -406,7 +406,7 @@ def test_report_is_dropped_after_repeated_internal_errors(
 
 
 @pytest.mark.parametrize("error", [exception.InternalError("Unexpected error in step_done."),
-                                   exception.ServiceUnavailable("The database takes no changes at present.")])
+                                   exception.ServiceUnavailable("The database is read only at present.")])
 def test_completed_step_is_reported_despite_conductor_errors(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, monkeypatch: pytest.MonkeyPatch,
         error: exception.NovaException) -> None:
@@ -427,7 +427,7 @@ def test_completed_step_is_reported_despite_conductor_errors(
 
 
 @pytest.mark.parametrize("error", [exception.InternalError("Unexpected error in begin."),
-                                   exception.ServiceUnavailable("The database takes no changes at present.")])
+                                   exception.ServiceUnavailable("The database is read only at present.")])
 def test_step_confirmation_is_retried_after_conductor_errors(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, monkeypatch: pytest.MonkeyPatch,
         error: exception.NovaException) -> None:

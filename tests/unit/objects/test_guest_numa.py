@@ -85,8 +85,8 @@ def test_cpu_and_page_policies_are_part_of_the_topology():
     ({"hw:numa_nodes": "1", "hw:numa_cpus.0": "0-3", "hw:numa_mem.0": "1000"}, {}, "sum up"),
     ({"hw:numa_nodes": "1", "hw:numa_cpus.0": "0-3", "hw:numa_mem.0": "much"}, {}, "number of MiB"),
     ({"hw:numa_nodes": "1", "hw:numa_cpus.0": "0-3", "hw:numa_mem.0": "1024", "hw:numa_mem.1": "1"}, {}, "beyond"),
-    ({}, {"hw_mem_page_size": "2048"}, "forbidden against 'None'"),
-    ({"hw:mem_page_size": "small"}, {"hw_mem_page_size": "2048"}, "forbidden against 'small'"),
+    ({}, {"hw_mem_page_size": "2048"}, "hw:mem_page_size of the flavor is not set"),
+    ({"hw:mem_page_size": "small"}, {"hw_mem_page_size": "2048"}, "hw:mem_page_size of the flavor is small"),
     ({"hw:mem_page_size": "big"}, {}, "not a memory page size"),
     # Properties of Glance images are arbitrary text: Python refuses to parse more than 4,300 digits.
     ({}, {"hw_numa_nodes": "1" * 5000}, "hw:numa_nodes must be"),

@@ -1,6 +1,6 @@
 """Indexes by which long lists of servers and migrations are sorted and filtered.
 
-On PostgreSQL a table with rows gets them afterwards, without a lock (nova.db.maintenance.migrate).
+On PostgreSQL nova.db.maintenance.migrate creates the indexes of a table with rows afterwards, without a lock.
 """
 
 from nova.db.migrations.schema import index, is_left_for_later, no_index
@@ -20,9 +20,9 @@ def upgrade() -> None:
         index("ix_instances_by_uuid", "instances", "deleted", "uuid")
         for name in _SERVERS:
             index(f"ix_instances_by_{name}", "instances", "deleted", name, "created_at", "uuid")
-        # ix_instances_by_updated_at replaces the index: databases that have both choose the one without "deleted".
-        # Conductors of the previous release get the same lists, but read the whole table for changes-since of all
-        # projects until they are upgraded. No other query of that release uses the index.
+        # ix_instances_by_updated_at replaces this index. If a database had both, it would choose the old one, which
+        # lacks the column "deleted". Until conductors of the previous release are upgraded, their lists with
+        # changes-since of all projects read the whole table. No other query of that release uses the old index.
         no_index("ix_instances_updated", "instances")
     if not is_left_for_later("migrations"):
         for name in _MIGRATIONS:

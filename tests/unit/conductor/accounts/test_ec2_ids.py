@@ -97,7 +97,7 @@ def test_existing_ids_are_shown_while_the_database_takes_no_changes(
         used_at=utcnow() - datetime.timedelta(days=10))))
 
     def refuse(*_args: object) -> None:
-        raise exception.ServiceUnavailable("The database takes no changes at present.")
+        raise exception.ServiceUnavailable("The database is read only at present.")
 
     monkeypatch.setattr(core.db, "write", refuse)
     assert number(ids, uuid) == before

@@ -55,14 +55,14 @@ def test_audit_reports_nothing_for_consistent_records(core: Books, one: Instance
 
 
 @pytest.mark.parametrize(("table", "values", "says"), [
-    ("allocations", {"resources": {**RESOURCES, "VCPU": 2}}, "the server's flavor asks for"),
+    ("allocations", {"resources": {**RESOURCES, "VCPU": 2}}, "the server's flavor requires"),
     ("inventories", {"used": 7}, "the claims sum up to"),
     ("compute_nodes", {"num_instances": 3}, "num_instances is 3"),
     ("compute_nodes", {"num_io_ops": 3}, "num_io_ops is 3"),
     ("instances", {"host": "b"}, "the server is on b/a"),
     ("instances", {"node": "b"}, "the server is on a/b"),
-    ("instances", {"task_state": "spawning"}, "belongs to no action under way"),
-    ("instances", {"vm_state": states.BUILDING}, "nobody builds it"),
+    ("instances", {"task_state": "spawning"}, "task_state is spawning, but no action is running"),
+    ("instances", {"vm_state": states.BUILDING}, "no action builds the server"),
     ("instances", {"deleted": True}, "no such server"),
     ("instances", {"flavor": flavor(memory_mb=1024)}, "ram is 512, counted 1024"),
     ("quota_usages", {"cores": 5}, "cores is 5, counted 1"),
@@ -122,7 +122,7 @@ def test_audit_accepts_a_server_in_verify_resize(core: Books, one: Instance) -> 
     ("migrations", {"open": False}, "no such server"),
     ("migrations", {"dest_compute": "c"}, "the server is on c/b"),
     ("migrations", {"status": "finished"}, "num_io_ops is 1, counted 0"),
-    ("migrations", {"new_flavor": flavor()}, "the server's flavor asks for"),
+    ("migrations", {"new_flavor": flavor()}, "the server's flavor requires"),
     ("quota_usages", {"ram": 512}, "ram is 512, counted 1024"),
     ("instances", {"deleted": True}, "no such server"),
 ])
@@ -149,7 +149,7 @@ def test_audit_removes_an_eviction_from_the_current_host(core: Books, one: Insta
         core.db.write(lambda connection, host=host: evictions.add(connection, one.uuid, host, keep_disks=False))
     wrong = [line for line in found(core) if line.startswith("eviction")]
     assert len(wrong) == 1
-    assert "is to leave a" in wrong[0]
+    assert "guest to be removed from a, but its server is there" in wrong[0]
     assert any(finding.repaired for finding in audit.audit(core.db, repair=True))
     assert core.db.read(lambda connection: evictions.hosts(connection, one.uuid)) == ["b"]
     assert found(core) == []
@@ -164,4 +164,4 @@ def test_audit_reports_unfinished_actions_and_events(core: Books, one: Instance,
         column.name: getattr(action, column.name) for column in tables.actions.c if column.name != "id"}))
     assert len(core.db.read(unfinished)) == (outcome is None)
     assert len(core.db.read(open_events)) == (outcome is not None)
-    assert any("the server does not know of it" in line for line in found(core)) == (outcome is None)
+    assert any("the server is not locked by it" in line for line in found(core)) == (outcome is None)

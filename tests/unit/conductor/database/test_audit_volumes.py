@@ -46,10 +46,10 @@ def test_audit_of_consistent_volumes_reports_nothing(core: Books, owned: tuple[V
 
 
 @pytest.mark.parametrize(("values", "says"), [
-    ({"instance_uuid": None}, "is in-use, but no server has it"),
+    ({"instance_uuid": None}, "status is in-use, but no server has it"),
     ({"attachment_id": "a2"}, "which does not have it"),
-    ({"instance_uuid": "nobody"}, "belongs to nobody, which does not have it"),
-    ({"status": "deleting", "instance_uuid": None}, "is to be deleted, and nobody removes its data")])
+    ({"instance_uuid": "nobody"}, "belongs to server nobody, which does not have it"),
+    ({"status": "deleting", "instance_uuid": None}, "status is deleting, but no host is to remove the data")])
 def test_audit_repairs_a_volume_attached_to_no_server(core: Books, owned: tuple[Volume, Instance],
                                                       values: dict[str, Any], says: str) -> None:
     volume, instance = owned
@@ -64,7 +64,7 @@ def test_audit_repairs_a_volume_attached_to_no_server(core: Books, owned: tuple[
 
 
 @pytest.mark.parametrize(("values", "says"), [
-    ({"status": "available"}, "but is available"), ({"instance_uuid": None}, "but it belongs to nobody")])
+    ({"status": "available"}, "but its status is available"), ({"instance_uuid": None}, "but it belongs to no server")])
 def test_audit_reports_a_volume_that_contradicts_its_server(core: Books, owned: tuple[Volume, Instance],
                                                             values: dict[str, Any], says: str) -> None:
     change(core, owned[0], **values)
@@ -75,7 +75,7 @@ def test_audit_detaches_volumes_of_a_deleted_server(core: Books, owned: tuple[Vo
     volume, instance = owned
     core.db.write(lambda connection: servers.update(connection, instance.uuid, {"deleted": True}))
     assert found(core, repair=True) == [
-        f"volume: {volume.uuid}: belongs to {instance.uuid}, which does not have it (repaired)"]
+        f"volume: {volume.uuid}: belongs to server {instance.uuid}, which does not have it (repaired)"]
     assert found(core) == []
 
 

@@ -176,12 +176,12 @@ def test_claim_enforces_anti_affinity(core: Books, hosts: dict[str, Selection],
                                       group: Callable[..., GroupSpec]) -> None:
     spec = asking(group=group("anti-affinity"))
     claim(core, hosts["a"], spec)
-    assert "as many servers of the group" in refused(core, hosts["a"], spec)
+    assert "maximum number of servers of the group" in refused(core, hosts["a"], spec)
     claim(core, hosts["b"], spec)
     two = asking(group=group("anti-affinity", most=2))
     claim(core, hosts["a"], two)
     claim(core, hosts["a"], two)
-    assert "as many servers of the group" in refused(core, hosts["a"], two)
+    assert "maximum number of servers of the group" in refused(core, hosts["a"], two)
 
 
 def test_claim_enforces_affinity(core: Books, hosts: dict[str, Selection], group: Callable[..., GroupSpec]) -> None:
@@ -214,7 +214,7 @@ def test_migrating_group_member_counts_on_source_and_destination(core: Books, ho
     assert core.db.read(lambda connection: server_groups.members_by_host(
         connection, spec.group.uuid)) == {"a": 1, "b": 1}  # type: ignore[union-attr]
     for host in "ab":
-        assert "as many servers of the group" in refused(core, hosts[host], spec)
+        assert "maximum number of servers of the group" in refused(core, hosts[host], spec)
     core.db.write(lambda connection: connection.execute(
         sa.update(tables.migrations).where(tables.migrations.c.instance_uuid == one.uuid).values(open=False)))
     claim(core, hosts[dest if here == source else source], spec)

@@ -190,7 +190,7 @@ def test_audit_reports_dedicated_resources_assigned_twice(core: Books, host: Sel
     one = core.db.read(lambda connection: dedicated_resources.held(connection, [host.node_uuid]))[host.node_uuid][0]
     core.db.write(lambda connection: connection.execute(sa.update(tables.allocations).values(
         numa_topology=one.numa_topology, pci_devices=one.pci_devices)))
-    found = [finding.detail for finding in audit.audit(core.db) if finding.kind == "parts"]
+    found = [finding.detail for finding in audit.audit(core.db) if finding.kind == "dedicated resources"]
     assert len(found) == 2
     assert "assigned 2 times" in found[0]
     assert "assigned more than once" in found[1]

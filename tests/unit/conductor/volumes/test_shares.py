@@ -205,9 +205,9 @@ def test_audit_reports_missing_and_unneeded_share_accesses(core: Books) -> None:
     want(core, "x", "h2", elsewhere.uuid)
     found = findings(core)
     assert len(found) == 3
-    assert any(closed.uuid in each and "may not reach" in each for each in found)
-    assert any(busy.uuid in each and "nobody is at it" in each for each in found)
-    assert any(elsewhere.uuid in each and "in vain" in each for each in found)
+    assert any(closed.uuid in each and "has no access to share x" in each for each in found)
+    assert any(busy.uuid in each and "but no operation runs" in each for each in found)
+    assert any(elsewhere.uuid in each and "has access to share x without need" in each for each in found)
     for each in (closed, busy, elsewhere):
         core.db.write(lambda connection, uuid=each.uuid: servers.update(connection, uuid, {"action_uuid": "a"}))
     assert findings(core) == []
