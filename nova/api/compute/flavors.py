@@ -219,7 +219,7 @@ def show_spec(req: Request) -> dict[str, Any]:
 
 @accepts(body=Object({"extra_specs": Field(Object(patterns=_SPEC), required=True)}), answer=_SPECS, errors=(409,))
 def create_specs(req: Request) -> dict[str, Any]:
-    """Set extra specs of a flavor, besides those that it has."""
+    """Add or change extra specs of a flavor; its other extra specs are kept."""
     return {"extra_specs": _set_specs(req, req.body["extra_specs"])}
 
 

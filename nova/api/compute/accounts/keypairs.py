@@ -35,7 +35,7 @@ SHOWN = View([
 CREATED = View([
     *_KEYS,
     Out("user_id", STRING),
-    # The private key is not stored: only the response to the request that generated it has it.
+    # Nova does not store the private key: only the response to the request that generates it contains it.
     Out("private_key", STRING, lambda _key, _req: ABSENT, until=91)])
 
 

@@ -26,7 +26,7 @@ LONGEST = 255
 
 
 def _until(name: str) -> int:
-    """Return the last version that shows a resource."""
+    """Return the last microversion that shows a resource."""
     return RESOURCES[name] or microversion.MAX
 
 
@@ -136,7 +136,7 @@ def delete(req: Request) -> None:
 
 
 # -- classes ------------------------------------------------------------------------------------------
-# Resource -> versions that show it; a change may name more resources before 2.50.
+# Resource -> versions that show it. Before 2.50 an update also accepts server_groups and server_group_members.
 _SHOWN: dict[str, dict[str, int]] = {
     name: {} if last is None else {"until": 49 if last == 35 else last} for name, last in RESOURCES.items()}
 _SHOWN["server_groups"] = _SHOWN["server_group_members"] = {"since": 50}

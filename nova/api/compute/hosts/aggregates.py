@@ -121,7 +121,7 @@ def cache_images(req: Request) -> None:
 
 
 def _image(req: Request, image_id: str) -> Image:
-    """Return the image as shown to the caller, which the hosts fetch."""
+    """Return the image, as visible to the caller, for the hosts that fetch it."""
     try:
         return lookup.find(req.ctx, image_id)
     except exception.InvalidInput as error:

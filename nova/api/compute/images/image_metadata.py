@@ -50,7 +50,7 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(body=ALL_METADATA, answer=ALL_METADATA_ANSWER)
 def create(req: Request) -> dict[str, Any]:
-    """Set metadata items of an image, besides those that it has."""
+    """Add or change metadata items of an image; its other items are kept."""
     return {"metadata": _set(req, req.body["metadata"], replace=False)}
 
 
