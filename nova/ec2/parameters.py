@@ -202,7 +202,7 @@ class Encoded:
 
 @dataclasses.dataclass(frozen=True)
 class Identifier:
-    """An EC2 id of one of the ``prefixes``; its value is the number. ``code``: that of the error for another text."""
+    """An EC2 id of one of the ``prefixes``; its value is the number. ``code``: the error code for any other text."""
 
     prefixes: tuple[str, ...]
     code: str = "InvalidParameterValue"
@@ -285,6 +285,6 @@ def tags_for(specifications: Sequence[Mapping[str, Any]], kind: str) -> dict[str
 
 
 def check_tags(tags: Mapping[str, str]) -> None:
-    """Raise InvalidParameterValue for a key that is reserved for attributes that Nova does not have."""
+    """Raise InvalidParameterValue for keys that begin with ec2:, which this API uses for attributes of its own."""
     if any(key.startswith("ec2:") for key in tags):
         raise bad_value("Tag.Key", "keys that begin with ec2: are reserved.")

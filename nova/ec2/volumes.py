@@ -1,4 +1,4 @@
-"""Volumes and their snapshots, as nova-api shows those of the volume service."""
+"""Volumes and snapshots of the volume service, as nova-api shows them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nova.ec2.render import timestamp
 from nova.ec2.rest import OLD, path_of
 from nova.objects.accounts.ec2_id import INSTANCE
 
-# The type that means the default type of the volume service.
+# EC2 volume type that stands for the default type of the volume service.
 _STANDARD = "standard"
 _STATES = {"available": "available", "in-use": "in-use", "creating": "creating", "downloading": "creating",
            "attaching": "available", "reserved": "available", "detaching": "in-use", "deleting": "deleting"}
@@ -66,7 +66,7 @@ def describe(call: Call) -> list[Item]:
 
 
 def create(call: Call) -> Mapping[str, Any]:
-    """Create an empty volume, or a volume of a snapshot, which also decides on the size."""
+    """Create an empty volume, or a volume from a snapshot, by default with the size of the snapshot."""
     args = call.args
     tags = tags_for(args["TagSpecification"], "volume")
     if args["Encrypted"]:
@@ -92,7 +92,7 @@ def create(call: Call) -> Mapping[str, Any]:
 
 
 def delete(call: Call) -> None:
-    """Delete a volume that no instance has."""
+    """Delete a volume that is not attached to an instance."""
     volume = _get(call, call.args["VolumeId"])
     call.rest.request("DELETE", path_of("os-volumes", volume["id"]), version=OLD, codes=_REMOVAL_ERRORS)
 
