@@ -24,7 +24,8 @@ class Limits:
 
 
 def among(texts: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that returns True for addresses in these addresses and networks. Raises ValueError."""
+    """Return a function that tests whether an address is one of, or in one of, these addresses and networks. Raises
+    ValueError if a text is neither."""
     networks = [plain_ip.network(text.strip(), strict=False) for text in texts if text.strip()]
     if not networks:
         return lambda address: False
