@@ -1,4 +1,4 @@
-"""The openstack tree: ``/openstack/<version>/...``."""
+"""The OpenStack tree of the metadata: ``/openstack/<version>/...``."""
 
 import base64
 import datetime
@@ -44,7 +44,7 @@ def listed(today: datetime.date) -> list[str]:
 
 
 def documents(version: str, has_user_data: bool, service: bool = True) -> list[str]:
-    """Return the names of documents of a version. ``password`` exists only in the service, not on config drives."""
+    """Return the names of the documents in a version. ``password`` exists only in the metadata service."""
     names = ["meta_data.json"]
     names += ["user_data"] if has_user_data else []
     names += ["password"] if service and version >= GRIZZLY else []
@@ -116,7 +116,7 @@ def _disk(disk: BlockDevice, address: DeviceAddress | None) -> dict[str, Any]:
 
 
 def _place(address: DeviceAddress | None, bus: str = "none") -> dict[str, Any]:
-    """Return the bus and the address of a device. ``bus``: its bus if its address is not known."""
+    """Return the bus and the address of a device. ``bus``: the bus to return if its address is unknown."""
     return {"bus": address.bus, "address": address.address} if address else {"bus": bus, "address": "none"}
 
 
