@@ -35,7 +35,7 @@ class HostEvacuated(Invalid, template=(
 class ComputeHostNotFound(NotFound, template="Compute host {host} could not be found."): ...
 
 
-class HostIdentityMismatch(Conflict, template="Host {host} must not start: {reason}"):
+class HostIdentityMismatch(Conflict, template="The service of host {host} must not start: {reason}"):
     """A service that must not start, since its host name, machine or database does not match the registered one."""
 
 
