@@ -52,8 +52,8 @@ def create_app(bus_transport: Any = None, clients: Clients | None = None, limits
     """Return the API as a WSGI application.
 
     ``bus_transport``: a connection to the bus, or None to create it from the configuration at the first request that
-    needs it (never before a fork). ``clients``: replace the clients of other services. ``limits``: rate limits of all
-    workers, created before the fork; None: this process has its own.
+    needs it (never before a fork). ``clients``: clients to use instead of RPC clients. ``limits``: rate limits of all
+    workers, created before the fork; None: limits of this process alone.
     """
     clients = clients or Clients((lambda: bus_transport) if bus_transport is not None else lambda: bus.connect(CONF))
     limits = limits or rates.Rates()
@@ -216,7 +216,7 @@ def _loggable(path: str) -> str:
 
 
 def _path(environ: Environ) -> str:
-    """Return the path as text, without NUL. Raises UnicodeDecodeError."""
+    """Return the path of a request as text, with NUL characters replaced. Raises UnicodeDecodeError."""
     path: str = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8")
     return path.replace("\0", "\ufffd")
 
@@ -256,7 +256,7 @@ def _unknown_url(environ: Environ, reply: Reply) -> None:
 
 
 def _read_body(environ: Environ) -> bytes:
-    """Return the body. Raises BodyTooLarge above [oslo_middleware]max_request_body_size."""
+    """Return the body of a request. Raises BodyTooLarge above [oslo_middleware]max_request_body_size."""
     most: int = CONF.oslo_middleware.max_request_body_size
     length = environ.get("CONTENT_LENGTH")
     if length:

@@ -32,7 +32,7 @@ def is_public(path: str) -> bool:
 
 
 def protect(app: Wsgi) -> Wsgi:
-    """Return ``app`` behind keystonemiddleware, or unchanged with noauth."""
+    """Return ``app`` behind keystonemiddleware, or ``app`` itself if auth_strategy is noauth."""
     if CONF.api.auth_strategy != "keystone":
         return app
     from keystonemiddleware import auth_token
@@ -60,7 +60,7 @@ def context_of(environ: Environ, url_project: str | None) -> RequestContext:
 
 
 def check_listening(address: str) -> None:
-    """Raise InvalidInput for noauth with an address that other machines reach."""
+    """Raise InvalidInput if auth_strategy is noauth and ``address`` is not a loopback address."""
     if CONF.api.auth_strategy == "noauth" and not plain_ip.address(address).is_loopback:
         raise exception.InvalidInput(reason=f"[api]auth_strategy = noauth accepts any user: cannot listen on "
                                             f"{address}, only on loopback addresses")

@@ -72,7 +72,7 @@ class Clients:
         if declared is None:
             raise AttributeError(name)
         proxy = bus.client(self.transport(), declared)
-        setattr(self, name, proxy)  # So that __getattr__ runs once per interface.
+        setattr(self, name, proxy)  # __getattr__ then runs only once per interface.
         return proxy
 
 

@@ -53,5 +53,5 @@ _among = functools.lru_cache(4)(among)
 
 
 def _last(values: str) -> str:
-    """Return the last value, which the nearest proxy added."""
+    """Return the last value of a header, which the nearest proxy added."""
     return values.rpartition(",")[2].strip()

@@ -24,7 +24,7 @@ class Healthcheck:
     """Answers health checks with the status codes and texts of oslo.middleware. A plain check reports this process
     alone: if the broker fails, a load balancer must not take every server out of service, since documents and cached
     data are still served. With ``?detailed`` the check also calls ``probe``, which raises ServiceUnavailable if no
-    conductor responds. Regardless of the number of clients, one probe runs at a time, and one in two seconds."""
+    conductor responds. Regardless of the number of clients, at most one probe starts in two seconds."""
 
     def __init__(self, probe: Callable[[], object]) -> None:
         self._probe = probe

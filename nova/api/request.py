@@ -122,7 +122,7 @@ class Request:
         return (most if not value else min(whole(value), most)), self.arg("marker")
 
     def offset_page(self) -> tuple[int, int]:
-        """Return the limit (0: no limit) and the offset of a list that is paged without markers."""
+        """Return the limit (0 in the query: [api]max_limit) and the offset of a list that is paged without markers."""
         return self.page()[0] or CONF.api.max_limit, whole(self.arg("offset") or 0)
 
     # -- links -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from nova.api.validation import fields
 
 Handler = Callable[[Any], Any]
 
-# A first path segment that is a project id; no collection of the API has such a name.
+# A first path segment of this form is a project id; no collection of the API has such a name.
 PROJECT = re.compile(r"[0-9a-f-]+")
 
 

@@ -27,7 +27,7 @@ _HEADERS = {
 
 
 def show(path: str, reply: Reply) -> None:
-    """Answer with one of FILES."""
+    """Fill in the response with a file of the page (FILES)."""
     name, reply.content_type = FILES[path]
     reply.data = _content(name)
     reply.set_headers(_HEADERS)

@@ -13,7 +13,7 @@ from nova.ec2.parameters import TAGS, Encoded, Flag, Identifier, Many, Text, che
 from nova.ec2.rest import OLD, path_of
 from nova.objects.accounts.ec2_id import INSTANCE
 
-# Maximum number of objects whose tags a request changes.
+# Maximum number of objects whose tags a request can change.
 _MOST_TAGGED = 100
 _TYPES = {INSTANCE: "instance", "ami": "image", "vol": "volume"}
 
@@ -131,7 +131,7 @@ def _shown_tags(_call: Call, items: list[Item]) -> list[Item]:
 
 # --- the cloud --------------------------------------------------------------------------------------------
 def regions(call: Call) -> list[Item]:
-    """Return the only region, [ec2]region."""
+    """List the regions: [ec2]region is the only one."""
     for name in call.args["RegionName"]:
         if name != CONF.ec2.region:
             raise Ec2Error("InvalidParameterValue", f"Invalid region name: {name}")

@@ -55,7 +55,7 @@ class Application:
         except Ec2Error as error:
             status, body = error.status, render.failure(error, ctx.request_id)
         except exception.ServiceUnavailable as error:
-            LOG.warning("The conductor did not respond, the request fails: %s", error)
+            LOG.warning("No conductor responded, the EC2 request fails (503): %s", error)
             status, body = 503, render.failure(unavailable("The compute service is unavailable."), ctx.request_id)
         except Exception:
             LOG.exception("Unexpected error in the EC2 API, the request fails")

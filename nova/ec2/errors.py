@@ -44,7 +44,7 @@ _BY_STATUS = {
     404: ("InvalidParameterValue", 400), 409: ("IncorrectState", 400), 410: ("UnsupportedOperation", 400),
     413: ("RequestLimitExceeded", 503), 429: ("RequestLimitExceeded", 503), 501: ("UnsupportedOperation", 400),
     503: ("Unavailable", 503), 504: ("Unavailable", 503)}
-# Status and message of the REST API, and code: for statuses that stand for several errors.
+# REST status, pattern of the REST message, code of the error: for statuses that stand for several errors.
 _BY_MESSAGE = (
     (403, re.compile(r"Quota exceeded|Maximum number of|quota", re.IGNORECASE), "ResourceLimitExceeded"),
     (413, re.compile(r"Quota exceeded", re.IGNORECASE), "ResourceLimitExceeded"),

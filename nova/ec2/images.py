@@ -105,16 +105,16 @@ def modify_attribute(call: Call) -> None:
     if value is None and args["Attribute"] == "description":
         value = args["Value"]
     if value is None:
-        raise unsupported("Only the description of an image can be changed here; its permissions are those of the "
-                          "image service.")
+        raise unsupported("Only the description of an image can be changed here; use the image service to "
+                          "change its permissions.")
     call.rest.request("POST", path_of("images", image["id"], "metadata"), {"metadata": {_DESCRIPTION: value}}, OLD,
                       codes={404: "InvalidAMIID.NotFound", 413: "ResourceLimitExceeded"})
 
 
 def reset_attribute(call: Call) -> None:
-    """Refuse to reset permissions, which are those of the image service."""
+    """Refuse to reset permissions, which can be changed only in the image service."""
     get(call, call.args["ImageId"])
-    raise unsupported("The permissions of an image are those of the image service.")
+    raise unsupported("The permissions of an image can be changed only in the image service.")
 
 
 def set_tags(call: Call, uuid: str, tags: Mapping[str, str]) -> None:

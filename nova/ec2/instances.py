@@ -112,7 +112,7 @@ def _devices(call: Call, mappings: Sequence[Mapping[str, Any]], image: str) -> l
             raise bad_value(f"BlockDeviceMapping.{position}", "Ebs.SnapshotId, Ebs.VolumeSize or VirtualName is "
                                                               "expected.")
         if ebs["Encrypted"]:
-            raise unsupported("The encryption of volumes depends on their type.")
+            raise unsupported("Encrypted is not supported: the volume type decides on the encryption.")
         if ebs["VolumeSize"] is not None:
             device["volume_size"] = ebs["VolumeSize"]
         if device["destination_type"] == "volume":
@@ -214,7 +214,7 @@ def modify_attribute(call: Call) -> None:
     args, server = call.args, servers.get(call, call.args["InstanceId"])
     protected = args["DisableApiTermination"]["Value"]
     if args["Attribute"] and protected is not None:
-        raise Ec2Error("InvalidParameterCombination", "A request can modify one attribute.")
+        raise Ec2Error("InvalidParameterCombination", "A request can modify only one attribute.")
     if args["Attribute"] == _PROTECTED:
         if args["Value"] is None:
             raise missing_parameter("Value")
@@ -244,7 +244,7 @@ def _change_groups(call: Call, server: Mapping[str, Any], numbers: Sequence[int]
 
 
 def reset_attribute(call: Call) -> None:
-    """Refuse to reset attributes, which Nova does not store."""
+    """Refuse to reset attributes: Nova does not store their original values."""
     servers.get(call, call.args["InstanceId"])
     raise unsupported("The attributes of an instance cannot be reset.")
 

@@ -113,7 +113,7 @@ def _permissions_of(args: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
             "Groups": [source] if args["SourceSecurityGroupName"] else []}]
     # Check the number of rules first, because each rule may need a REST request to find its group.
     if sum(len(permission[sources]) for permission in permissions for sources in _SOURCES) > _MOST_RULES:
-        raise bad_value("IpPermissions", f"a request can change {_MOST_RULES} rules.")
+        raise bad_value("IpPermissions", f"a request can change at most {_MOST_RULES} rules.")
     return permissions
 
 

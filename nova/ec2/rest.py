@@ -32,7 +32,7 @@ def path_of(*parts: str) -> str:
     """Return a path of quoted parts. Raises InvalidParameterValue for dot segments, which HTTP clients resolve."""
     for part in parts:
         if part in (".", ".."):
-            raise bad_value("Name", f"{part} is not possible here.")
+            raise bad_value("Name", f"{part} is not allowed as a name.")
     return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 

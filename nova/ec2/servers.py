@@ -21,7 +21,7 @@ PROTECTION = "ec2:disable-api-termination"
 INTERNAL = frozenset({"reservationId", "ownerId"})
 # Maximum number of servers that are read one by one; more are read as a list.
 _FEW = 10
-# Time for which terminated instances are shown.
+# Time for which terminated instances are listed.
 _SHOWN_AFTER_DELETION = datetime.timedelta(hours=1)
 
 PENDING, RUNNING, SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED = (

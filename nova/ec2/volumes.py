@@ -70,7 +70,7 @@ def create(call: Call) -> Mapping[str, Any]:
     args = call.args
     tags = tags_for(args["TagSpecification"], "volume")
     if args["Encrypted"]:
-        raise unsupported("The encryption of volumes depends on their type.")
+        raise unsupported("Encrypted is not supported: the volume type decides on the encryption.")
     wanted: dict[str, Any] = {"size": args["Size"], "display_name": tags.get("Name", ""), "metadata": tags}
     if args["ClientToken"]:
         wanted["metadata"] = {**tags, _REQUEST: args["ClientToken"]}
@@ -165,7 +165,7 @@ def create_snapshot(call: Call) -> Mapping[str, Any]:
     volume = _get(call, call.args["VolumeId"])
     tags = tags_for(call.args["TagSpecification"], "snapshot")
     if set(tags) - {"Name"}:
-        raise unsupported("A snapshot can have the tag Name only.")
+        raise unsupported("A snapshot can have only the tag Name.")
     snapshot = call.rest.request("POST", "/os-snapshots", {"snapshot": {
         "volume_id": volume["id"], "force": True, "display_name": tags.get("Name", ""),
         "display_description": call.args["Description"] or ""}}, OLD, codes={413: "SnapshotLimitExceeded"})["snapshot"]

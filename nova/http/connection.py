@@ -114,7 +114,7 @@ class Connection:
             self.close()
 
     def refuse(self, status: int, message: str, retry_after: int | None = None) -> None:
-        """Answer an invalid request with an error in the API's format, and close the connection."""
+        """Respond to an invalid request with an error in the API's format, then close the connection."""
         headers = [("Content-Type", "application/json")]
         if retry_after is not None:
             headers.append(("Retry-After", str(retry_after)))

@@ -140,7 +140,7 @@ class Exchange:
         return self._h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
 
     def answer(self, status: str, headers: messages.Headers, body: bytes, keep: bool) -> bytes:
-        """Return the bytes of a response. Raises h11.LocalProtocolError for an invalid header; another may follow."""
+        """Return the bytes of a response. After h11.LocalProtocolError (invalid header) it may be called again."""
         if self._usual is not None:
             self._keep = keep and self._usual.keep and not self.too_long
             bodiless = self._usual.environ["REQUEST_METHOD"] == "HEAD" or status[:3] in ("204", "304")

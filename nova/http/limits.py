@@ -13,7 +13,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """Limits of clients: bytes of the request line and headers, bytes of a body, seconds for a whole request,
-    connections of one client and in total. ``trusted``: addresses (proxies) without a limit of connections."""
+    connections of one client and in total. ``trusted``: returns True for addresses (proxies) without a limit."""
 
     header_size: int = 32 * 1024
     body_size: int = 112 * 1024

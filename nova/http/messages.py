@@ -109,7 +109,7 @@ def _add(environ: Environ, name: str, value: str) -> None:
 
 
 def call(application: Wsgi, environ: Environ) -> tuple[str, Headers, bytes]:
-    """Run a WSGI application to its end; return status, headers and body."""
+    """Run a WSGI application completely; return status, headers and body."""
     started: list[tuple[str, Headers]] = []
     parts: list[bytes] = []
 

@@ -39,7 +39,7 @@ def resolve(version: str) -> str | None:
 
 
 def listed(today: datetime.date) -> list[str]:
-    """Return the versions listed by /openstack, without future versions."""
+    """Return the versions listed by /openstack, except those with a date in the future."""
     return [version for version in VERSIONS if datetime.date.fromisoformat(version) <= today] + ["latest"]
 
 
@@ -95,7 +95,7 @@ def meta_data(instance: Instance, version: str, settings: MetadataSettings, admi
 
 
 def devices(instance: Instance, version: str) -> list[dict[str, Any]]:
-    """Return devices with tags and shares. Since Rocky all interfaces are included, with ``vf_trusted``."""
+    """Return the shares, and the devices with tags; from version ROCKY all interfaces, with ``vf_trusted``."""
     addresses = {address.device: address for address in instance.device_addresses or ()}
     nics = [_nic(vif, addresses.get(vif.mac.lower()), version) for vif in instance.network_info
             if vif.tag or version >= ROCKY]

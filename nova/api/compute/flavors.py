@@ -97,7 +97,7 @@ def _list(req: Request, view: View, path: str) -> dict[str, Any]:
 
 
 def _is_public(req: Request) -> bool | None:
-    """Return the value of is_public, None for all flavors. Only administrators may see private ones."""
+    """Return the filter is_public, or None for all flavors. Only administrators may list private flavors."""
     given = req.arg("is_public")
     if given is None or not req.ctx.is_admin:
         return True

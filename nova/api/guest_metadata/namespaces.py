@@ -51,7 +51,7 @@ class NamespaceWatcher:
             try:
                 self.synchronize()
             except Exception:
-                LOG.exception("Cannot read the networks of this host, retrying")
+                LOG.exception("Cannot update the metadata sockets of this host's networks, retrying in a second")
             if stop.wait(INTERVAL):
                 return
 

@@ -30,7 +30,7 @@ Getter = Callable[[Any, Any], Any]
 # Maximum number of occurrences of a parameter in one query; more are refused.
 _REPEATED = 100
 
-# Value that a getter of a View returns for a key to be left out.
+# Value that a getter of a View returns to omit the key from the response.
 ABSENT: Any = object()
 
 
@@ -50,7 +50,7 @@ class Type:
         return kind == "null" or "null" in kind
 
     def validator(self, version: int) -> Validator:
-        """Return the compiled schema."""
+        """Return the compiled schema of this version."""
         return _validator(self, version)
 
 

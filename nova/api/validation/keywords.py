@@ -104,7 +104,7 @@ def _size(kind: type[str | list[Any] | dict[str, Any]], fits: Callable[[int, int
           special: tuple[int, str]) -> Any:
     """Return the maker of a keyword that limits the length of strings, lists or objects.
 
-    ``words``: text of the error message; ``special``: a limit with another text.
+    ``words``: text of the error message; ``special``: a limit that has another text.
     """
     def make(limit: int, _schema: dict[str, Any]) -> Check:
         said = special[1] if limit == special[0] else words
@@ -115,7 +115,7 @@ def _size(kind: type[str | list[Any] | dict[str, Any]], fits: Callable[[int, int
 
 
 def _number(value: Any) -> int | float | None:
-    """Return the number that a value is or, as a string of digits, stands for; None for any other value."""
+    """Return ``value`` as a number, also if it is a string of digits; None for any other value."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -174,7 +174,7 @@ def matcher(patterns: tuple[str, ...]) -> Callable[[str], list[int] | None]:
     for pattern in patterns:
         compiled_set.Add(pattern)
     compiled_set.Compile()
-    # RE2 matches nothing in half of a surrogate pair and raises no error.
+    # RE2 raises no error for half of a surrogate pair: no pattern matches it.
     return lambda text: compiled_set.Match(text.encode(errors="surrogatepass"))
 
 

@@ -27,7 +27,7 @@ INDEX_QUERY = Query({
 
 
 class Shown(NamedTuple):
-    """A node with its servers."""
+    """A node, and the servers of all shown hosts."""
 
     node: ComputeNode
     servers: Servers = None

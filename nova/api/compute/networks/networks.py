@@ -29,7 +29,7 @@ _BASIC = [
     Out("gateway_v6", STRING_OR_NULL),
     Out("netmask_v6", STRING_OR_NULL, lambda network, _req: network.cidr_v6 and network.cidr_v6.split("/")[1])]
 BASIC = View(_BASIC)
-# Fields for administrators only.
+# The fields of a network that administrators see.
 NETWORK = View([
     *_BASIC,
     Out("bridge", STRING_OR_NULL), Out("bridge_interface", STRING_OR_NULL),

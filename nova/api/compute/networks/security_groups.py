@@ -25,7 +25,7 @@ Groups = Mapping[str, SecurityGroup]
 
 
 def _shown_id(ident: int) -> str:
-    """Return the public id (a uuid) of a group or rule, which has a number internally."""
+    """Return the public id (a UUID) for the internal number of a group or rule."""
     return str(uuid.UUID(int=ident))
 
 

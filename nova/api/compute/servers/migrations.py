@@ -30,7 +30,7 @@ class Shown(NamedTuple):
 
 
 def _host(name: str) -> Out:
-    """Return a host, or null if there is none or the caller may not see it."""
+    """Return a field with a host, which is null if there is no host or the caller may not see hosts."""
     return Out(name, STRING_OR_NULL, lambda shown, _req: (getattr(shown.item, name) or None) if shown.hosts else None)
 
 

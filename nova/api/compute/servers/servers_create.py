@@ -224,7 +224,7 @@ def _zone(wanted: Mapping[str, Any]) -> tuple[str | None, str | None, str | None
 
 
 def _networks(wanted: Any, most: int) -> list[NetworkRequest] | None:
-    """Return the requested networks; None: the default of the project; []: none."""
+    """Return the requested networks; None: the default networks of the project; []: no network."""
     if wanted is None or wanted == "auto" or wanted == []:
         return None
     if wanted == "none":
@@ -252,7 +252,7 @@ def _network(item: Mapping[str, Any], most: int) -> NetworkRequest:
 
 
 def personality_of(wanted: Mapping[str, Any]) -> list[Personality]:
-    """Return the files of a request. Raises InvalidInput."""
+    """Return the files (personality) of a request. Raises InvalidInput."""
     files: Sequence[Mapping[str, str]] = wanted.get("personality") or ()
     for item in files:
         for key in ("path", "contents"):

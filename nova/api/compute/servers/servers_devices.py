@@ -22,7 +22,7 @@ _ROOT_NAMES = ("vda", "/dev/vda")
 
 
 def devices_of(wanted: Mapping[str, Any], most: int) -> list[BlockDevice]:
-    """Return the disks of a request. Raises InvalidInput for invalid ones."""
+    """Return the disks of a request. Raises InvalidInput for invalid disks."""
     old, new = wanted.get("block_device_mapping"), wanted.get("block_device_mapping_v2")
     if old and new:
         raise exception.InvalidInput(
@@ -48,7 +48,7 @@ def with_devices_of(image: Image, requested: Sequence[BlockDevice], most: int) -
                                       if value is not None}, {}))
         except exception.InvalidInput as error:
             raise exception.ImageUnacceptable(image_id=image.id, reason=error.message) from error
-    # The image itself is not a disk.
+    # The volumes of the image replace the request's device for the image itself.
     devices = [*(device for device in described if device.device_name not in instead),
                *(device for device in requested if device.is_volume or device.source != "image")]
     if root_volume(devices) is None:
@@ -118,7 +118,7 @@ def _check_volume(device: BlockDevice) -> None:
 
 
 def _check_snapshot(device: BlockDevice) -> None:
-    """Check a device from a snapshot. Without a size the volume has the size of the snapshot's volume."""
+    """Check a volume from a snapshot. If it has no size, its size will be that of the snapshot's volume."""
     if CONF.volume.driver in EMBEDDED:
         raise exception.InvalidInput(_INVALID + "snapshots of volumes are not available in this cloud.")
     if device.snapshot_id is None or not is_uuid(device.snapshot_id):
@@ -144,7 +144,7 @@ def _check_local(device: BlockDevice, wanted: Mapping[str, Any]) -> None:
 
 
 def _boot_index(value: Any) -> int | None:
-    """Parse a boot index; return None for null and negative numbers: not bootable."""
+    """Return the boot index, or None for null and negative numbers, which mean "not bootable"."""
     if value is None:
         return None
     text = str(value)

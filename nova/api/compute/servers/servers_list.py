@@ -36,7 +36,7 @@ _SORT_IGNORED = (
     "architecture", "cell_name", "cleaned", "default_ephemeral_device", "default_swap_device", "deleted", "deleted_at",
     "disable_terminate", "ephemeral_gb", "ephemeral_key_uuid", "id", "key_data", "launched_on", "memory_mb",
     "os_type", "reservation_id", "root_gb", "shutdown_terminate", "user_data", "vcpus", "vm_mode")
-# Maximum number of different sort keys; each costs the database two columns to order by.
+# Maximum number of different sort keys: for each of them the database sorts by two columns.
 _MOST_SORT_KEYS = 8
 
 _TEXTS = ("user_id", "project_id", "tenant_id", "launch_index", "image_ref", "image", "vm_state", "task_state", "host",
@@ -199,7 +199,7 @@ def _sort(req: Request) -> list[tuple[str, str]]:
     sort: dict[str, str] = {}
     for key, direction in zip(keys, directions, strict=False):
         if key not in ignored:
-            sort.setdefault(key, direction)  # A repetition has no effect.
+            sort.setdefault(key, direction)  # A repeated key has no effect.
     if len(sort) > _MOST_SORT_KEYS:
         raise exception.InvalidInput(f"Invalid input for query parameters sort_key. There are {len(sort)} different "
                                      f"keys, at most {_MOST_SORT_KEYS} are possible.")

@@ -3,7 +3,7 @@
 from nova.api.validation.fields import Array, Changing, Combined, Field, Object, Plain, enum, integer, only, string
 from nova.api.validation.types import ANY, BOOLEAN, DESCRIPTION, HOSTNAME, IP, LIMIT, METADATA, NAME, STRING, TAG, UUID
 
-# Maximum number of items of a kind in a request.
+# Maximum number of items in each list of a request.
 _MANY = 255
 _COUNT = Plain(**{**LIMIT.schema(1), "minimum": 1})
 _LONG = string(maxLength=255)

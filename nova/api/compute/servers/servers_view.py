@@ -184,7 +184,7 @@ def _keys(column: int, changes: Mapping[str, int | None] | None = None) -> list[
 
 
 SHOW, DETAIL, UPDATE = View(_keys(0)), View(_keys(1)), View(_keys(2))
-# Rebuild differs from PUT in a few fields.
+# The response to rebuild differs from that to PUT in these fields.
 REBUILD = View([*_keys(2, {"key_name": 54, "OS-EXT-SRV-ATTR:user_data": None}),
                 Out("user_data", STRING_OR_NULL, "user_data", since=57),
                 Out("adminPass", STRING, lambda _server, view: view.admin_pass or ABSENT)])

@@ -119,7 +119,7 @@ TOKEN = View([
 
 @accepts(query=Query(strict=99), answer=single("console", TOKEN))
 def show_token(req: Request) -> console.Console:
-    """Show the target of a token (before 2.31 only RDP consoles had tokens)."""
+    """Show the console to which a token gives access (from 2.31; before, only tokens of RDP consoles)."""
     if req.version < 31:
         raise exception.ConsoleTypeUnavailable("Only the tokens of RDP consoles can be shown before 2.31.")
     return req.clients.consoles.get(req.ctx, console.digest(req.params["id"]))

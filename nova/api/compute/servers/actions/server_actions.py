@@ -39,7 +39,8 @@ pause = simple("pause", "pause", "os_compute_api:os-pause-server:pause", "Pause 
 unpause = simple("unpause", "unpause", "os_compute_api:os-pause-server:unpause", "Resume a paused server.")
 suspend = simple("suspend", "suspend", "os_compute_api:os-suspend-server:suspend", "Suspend a server to disk.")
 resume = simple("resume", "resume", "os_compute_api:os-suspend-server:resume", "Resume a suspended server.")
-force_delete = simple("forceDelete", "delete", "os_compute_api:os-deferred-delete:force", "Delete a server for good.")
+force_delete = simple("forceDelete", "delete", "os_compute_api:os-deferred-delete:force",
+                      "Delete a server immediately, even if it could be restored.")
 restore = simple("restore", "restore", "os_compute_api:os-deferred-delete:restore", "Restore a soft-deleted server.")
 unrescue = simple("unrescue", "unrescue", "os_compute_api:os-unrescue",
                   "Start a rescued server from its own disks again.")
@@ -119,7 +120,7 @@ def show_password(req: Request) -> dict[str, Any]:
 
 
 def clear_password(req: Request) -> None:
-    """Delete the password that the guest posted. The guest keeps it and may post another one."""
+    """Delete the password that the guest posted from the database. The guest may then post another password."""
     authorize(req, "os_compute_api:os-server-password:clear")
     req.clients.servers.update(req.ctx, server_id(req), {"system_metadata": password_items("")}, project_id=req.scope)
 

@@ -13,9 +13,9 @@ from nova.api.validation.fields import Field, Object, Plain, only
 from nova.api.validation.types import METADATA, NAME, STRICT_NAME, STRING
 from nova.conf import CONF
 
-# Seconds that a response waits for its image to become visible (its Location header names it), and between two polls.
+# Seconds that a response waits until its image, whose URL is in the Location header, is visible; and between two polls.
 _TIMEOUT, _PAUSE = 5.0, 0.05
-# Number of polls after which the request also checks whether the action has ended without an image.
+# Number of polls between two checks whether the action has ended without an image.
 _CHECKS = 10
 
 _COUNT = Plain(type=["integer", "string"], pattern="^[0-9]*$", minimum=0, minLength=1)
@@ -63,7 +63,7 @@ def _wait_until_visible(req: Request, image_id: str) -> None:
         except exception.ImageNotFound:
             return next(checks) % _CHECKS == 0 and _has_ended(req)
         except exception.NovaException:
-            pass  # The result is unknown.
+            pass  # It is unknown whether the image exists: do not wait.
         return True
 
     polling.until(req, is_visible, _TIMEOUT, _PAUSE)
@@ -74,4 +74,4 @@ def _has_ended(req: Request) -> bool:
     try:
         return req.clients.actions.get(req.ctx, server_id(req), req.ctx.request_id).finish_time is not None
     except exception.NovaException:
-        return False  # The result is unknown.
+        return False  # It is unknown whether the action has ended: wait.

@@ -96,7 +96,7 @@ def delete(req: Request) -> None:
 # --- single addresses: each on an interface of its own, since guests learn addresses by DHCP --------------------------
 @accepts(body=ADD_FIXED_IP, errors=(409,))
 def add_fixed_ip(req: Request) -> None:
-    """Add an address of a network to a server."""
+    """Add an address of a network to a server, on a new interface."""
     authorize(req, _MULTINIC + "add")
     with as_invalid(exception.NoMoreFixedIps):
         operate(req, "attach_interface", {"network_id": str(req.body["addFixedIp"]["networkId"])})

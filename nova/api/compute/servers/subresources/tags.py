@@ -1,4 +1,4 @@
-"""servers/{server_id}/tags (2.26)."""
+"""servers/{server_id}/tags: the tags of a server (from 2.26)."""
 
 import re
 from typing import Any
@@ -22,7 +22,7 @@ def _missing_tag(req: Request) -> exception.NotFound:
 
 
 def _change(req: Request, tags: list[str], mode: str) -> list[str]:
-    """Change the tags; return the previous ones."""
+    """Change the tags of the server; return its previous tags."""
     return req.clients.servers.set_tags(req.ctx, servers.server_id(req), tags, mode=mode, project_id=req.scope)
 
 
