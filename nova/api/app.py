@@ -29,12 +29,12 @@ _WITH_BODY = frozenset({"POST", "PUT"})
 _PREFIXES = {"v2": True, "v2.1": False}
 _VARY = f"{microversion.HEADER}, {microversion.OLD_HEADER}"
 
-# Integers from here on do not fit into 64 signed bits; smaller ones have at most 19 digits.
+# The smallest integer that does not fit into 64 signed bits. Only numbers with 19 or more digits can be that large.
 _TOO_BIG = 2**63
 _MANY_DIGITS = re.compile(rb"[0-9]{19}")
 # Maximum nesting depth of lists and objects in a body.
 _DEEPEST = 32
-# Maximum number of characters of a field's name in an error.
+# Maximum number of characters of a field's name in an error message; the rest is cut off.
 _SHOWN = 255
 # Maximum number of parameters of a query.
 _MOST_PARAMETERS = 500
@@ -52,8 +52,8 @@ def create_app(bus_transport: Any = None, clients: Clients | None = None, limits
     """Return the API as a WSGI application.
 
     ``bus_transport``: a connection to the bus, or None to create it from the configuration at the first request that
-    needs it (never before a fork). ``clients``: replace the clients of other services. ``limits``: rate limits of all
-    workers, created before the fork; None: this process has its own.
+    needs it (never before a fork). ``clients``: clients to use instead of RPC clients. ``limits``: rate limits of all
+    workers, created before the fork; None: limits of this process alone.
     """
     clients = clients or Clients((lambda: bus_transport) if bus_transport is not None else lambda: bus.connect(CONF))
     limits = limits or rates.Rates()
@@ -209,14 +209,14 @@ class Dispatcher:
 
 
 def _loggable(path: str) -> str:
-    """Remove the tokens of consoles from a path: a token gives access."""
+    """Replace the console token in a path by ***, because the token gives access to the console."""
     before, tokens, token = path.partition("/os-console-auth-tokens/")
     shown = f"{before}{tokens}***" if token else path
     return shown if shown.isprintable() else ascii(shown)
 
 
 def _path(environ: Environ) -> str:
-    """Return the path as text, without NUL. Raises UnicodeDecodeError."""
+    """Return the path of a request as text, with NUL characters replaced. Raises UnicodeDecodeError."""
     path: str = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8")
     return path.replace("\0", "\ufffd")
 
@@ -245,7 +245,7 @@ def _send(reply: Reply, status: int, body: Any) -> None:
 
 
 def _unknown_url(environ: Environ, reply: Reply) -> None:
-    """Answer 404 for an unknown URL: outside the Compute API, so not in its format."""
+    """Respond with 404 for an unknown URL. The body has no Compute API format, since the URL is outside of that API."""
     reply.status = 404
     if "json" in environ.get("HTTP_ACCEPT", ""):
         reply.content_type = JSON
@@ -256,7 +256,7 @@ def _unknown_url(environ: Environ, reply: Reply) -> None:
 
 
 def _read_body(environ: Environ) -> bytes:
-    """Return the body. Raises BodyTooLarge above [oslo_middleware]max_request_body_size."""
+    """Return the body of a request. Raises BodyTooLarge above [oslo_middleware]max_request_body_size."""
     most: int = CONF.oslo_middleware.max_request_body_size
     length = environ.get("CONTENT_LENGTH")
     if length:
@@ -291,14 +291,14 @@ def _parse(raw: bytes) -> Any:
         body = _decode(raw)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise errors.MalformedBody() from error
-    # Few bodies need a check of every value.
+    # Check every value only if the body may contain a NUL, deep nesting or a large number. Few bodies do.
     if b"\\u0000" in raw or raw.count(b"[") + raw.count(b"{") > _DEEPEST or _MANY_DIGITS.search(raw):
         _check_values(body, "", 0)
     return body
 
 
 def _check_values(value: Any, name: str, depth: int) -> None:
-    """Refuse values that messages, columns or expressions cannot hold. ``name``: name of the field."""
+    """Raise Invalid for NUL characters, numbers above 64 bits and deep nesting. ``name``: the field of ``value``."""
     if isinstance(value, str):
         if "\0" in value:
             raise exception.Invalid("Invalid input: the request body contains a NUL character.")
@@ -325,7 +325,7 @@ def _action(body: Any) -> str:
 def _check_project(request: Request) -> None:
     own = request.ctx.project_id
     if not own:
-        # A token without a project (unscoped, of a domain or of the system): no rule applies to those.
+        # Policy rules need the caller's project; an unscoped token, or one of a domain or of the system, has none.
         raise exception.Forbidden("This operation requires a token of a project.")
     if request.project is not None and request.project != own:
         raise ProjectMismatch(url=request.project, own=own)

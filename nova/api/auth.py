@@ -32,7 +32,7 @@ def is_public(path: str) -> bool:
 
 
 def protect(app: Wsgi) -> Wsgi:
-    """Return ``app`` behind keystonemiddleware, or unchanged with noauth."""
+    """Return ``app`` behind keystonemiddleware, or ``app`` itself if auth_strategy is noauth."""
     if CONF.api.auth_strategy != "keystone":
         return app
     from keystonemiddleware import auth_token
@@ -46,7 +46,7 @@ def protect(app: Wsgi) -> Wsgi:
 
 
 def context_of(environ: Environ, url_project: str | None) -> RequestContext:
-    """Return the context of a request, which becomes the current one of this thread."""
+    """Return the context of a request, and make it the current context of this thread."""
     global_id = environ.get("HTTP_X_OPENSTACK_REQUEST_ID", "")
     request_ids = {"global_request_id": global_id} if _REQUEST_ID.fullmatch(global_id) else {"global_request_id": None}
     if CONF.api.auth_strategy == "keystone":
@@ -60,7 +60,7 @@ def context_of(environ: Environ, url_project: str | None) -> RequestContext:
 
 
 def check_listening(address: str) -> None:
-    """Raise InvalidInput for noauth with an address that other machines reach."""
+    """Raise InvalidInput if auth_strategy is noauth and ``address`` is not a loopback address."""
     if CONF.api.auth_strategy == "noauth" and not plain_ip.address(address).is_loopback:
         raise exception.InvalidInput(reason=f"[api]auth_strategy = noauth accepts any user: cannot listen on "
                                             f"{address}, only on loopback addresses")
@@ -73,8 +73,8 @@ def _is_loopback(address: str) -> bool:
 
 def _noauth(environ: Environ, url_project: str | None, request_ids: dict[str, Any]) -> RequestContext:
     """Return the context that X-User-Id, X-Project-Id, X-User-Name, X-Project-Name and X-Roles describe. A token
-    "user:project" fills what is missing; the caller is an admin by default. Raises Unauthorized for a client elsewhere
-    (another server than ours may listen anywhere)."""
+    "user:project" replaces missing headers; the default role is admin. Raises Unauthorized for a client on another
+    machine, because a WSGI server other than Nova's may listen on any address."""
     peer = environ.get("REMOTE_ADDR")
     if peer and not _is_loopback(peer):
         LOG.warning("Refused a request from %s: [api]auth_strategy = noauth serves this machine only", peer)
@@ -86,7 +86,7 @@ def _noauth(environ: Environ, url_project: str | None, request_ids: dict[str, An
         roles.extend(implied for implied in _IMPLIED.get(role, ()) if implied not in roles)
     user_id = environ.get("HTTP_X_USER_ID") or user or "admin"
     project_id = environ.get("HTTP_X_PROJECT_ID") or project or url_project or NOAUTH_PROJECT
-    # Always set a token: back ends that get one treat the caller as a user, not as a service.
+    # Always set a token: back ends treat a caller without a token as a service, not as a user.
     return RequestContext(user_id=user_id, project_id=project_id, roles=roles,
                           user_name=environ.get("HTTP_X_USER_NAME"), project_name=environ.get("HTTP_X_PROJECT_NAME"),
                           auth_token=token or f"{user_id}:{project_id}", **request_ids)

@@ -1,4 +1,4 @@
-"""Clients of the other services for the API: a proxy per interface and process."""
+"""RPC clients of the API for the other services: one proxy per interface and process."""
 
 import threading
 import time
@@ -60,7 +60,7 @@ class Clients:
             return self._transport
 
     def cached(self, name: str, seconds: float, ask: Callable[[], Any]) -> Any:
-        """Return what ``ask`` returned at most ``seconds`` ago (in this process), or call it."""
+        """Return the result of ``ask``, cached in this process under ``name`` for ``seconds``."""
         until, value = self._cached_values.get(name, (0.0, None))
         if time.monotonic() >= until:
             value = ask()
@@ -72,7 +72,7 @@ class Clients:
         if declared is None:
             raise AttributeError(name)
         proxy = bus.client(self.transport(), declared)
-        setattr(self, name, proxy)  # So that __getattr__ runs once per interface.
+        setattr(self, name, proxy)  # __getattr__ then runs only once per interface.
         return proxy
 
 

@@ -14,8 +14,8 @@ KEYS = {
     409: "conflictingRequest", 413: "overLimit", 415: "badMediaType", 429: "overLimit",
     501: "notImplemented", 503: "serviceUnavailable"}
 
-# Statuses other than 500 whose errors may have a message for the user.
-_SPEAKING = frozenset({501, 503})
+# Statuses from 500 on whose error messages are shown to the client.
+_DISCLOSED = frozenset({501, 503})
 
 # Seconds after which a client may repeat a request that a service, the database or the broker could not serve.
 RETRY_AFTER = 5
@@ -58,7 +58,7 @@ def headers(error: Exception) -> dict[str, str]:
 
 
 def body(code: int, message: str, retry_after: int | None = None) -> dict[str, Any]:
-    """Return the error body of the Compute API. ``retry_after``: seconds of the header."""
+    """Return the error body of the Compute API. ``retry_after``: the seconds in the header Retry-After."""
     fields: dict[str, Any] = {"code": code, "message": message}
     if retry_after is not None and code in (413, 429):
         fields["retryAfter"] = str(retry_after)
@@ -67,7 +67,7 @@ def body(code: int, message: str, retry_after: int | None = None) -> dict[str, A
 
 def describe(error: Exception) -> tuple[int, dict[str, Any]]:
     """Return status and body of an error. Unexpected errors are logged and not disclosed."""
-    if isinstance(error, exception.NovaException) and (error.code < 500 or error.code in _SPEAKING):
+    if isinstance(error, exception.NovaException) and (error.code < 500 or error.code in _DISCLOSED):
         retry_after = error.kwargs["retry_after"] if isinstance(error, OverLimit) else None
         return error.code, body(error.code, error.message, retry_after)
     LOG.error("Unexpected error in the API", exc_info=error)

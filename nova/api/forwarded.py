@@ -10,7 +10,7 @@ from nova.http.limits import among
 from nova.http.messages import Environ
 from nova.service.rates import client_of
 
-# A name, an IPv4 address or an IPv6 address in brackets, and a port.
+# A name, an IPv4 address or an IPv6 address in brackets, optionally followed by a port.
 _HOST = re.compile(r"([A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?")
 
 
@@ -18,7 +18,7 @@ class BadHost(exception.Invalid, template="The header {name} is malformed."): ..
 
 
 def base_url(environ: Environ) -> str:
-    """Return scheme, host and prefix that the client used. Raises BadHost (400)."""
+    """Return scheme, host and prefix of the URL that the client used. Raises BadHost (400)."""
     scheme, host, name = environ["wsgi.url_scheme"], environ.get("HTTP_HOST"), "Host"
     said, forwarded = environ.get("HTTP_X_FORWARDED_PROTO"), environ.get("HTTP_X_FORWARDED_HOST")
     if (said or forwarded) and _trusted()(environ.get("REMOTE_ADDR", "")):
@@ -34,8 +34,8 @@ def base_url(environ: Environ) -> str:
 
 
 def client(environ: Environ) -> str | None:
-    """Return the address of the client, as ``rates.client_of`` does: the last forwarded one outside of the proxies.
-    None if a trusted proxy does not name its client."""
+    """Return the address of the client in the form of ``rates.client_of``. Behind trusted proxies it is the last
+    address in X-Forwarded-For that is not a trusted proxy, or None if there is no such address."""
     address, trusted = environ.get("REMOTE_ADDR", ""), _trusted()
     if not trusted(address):
         return client_of(address)
@@ -53,5 +53,5 @@ _among = functools.lru_cache(4)(among)
 
 
 def _last(values: str) -> str:
-    """Return the last value, which the nearest proxy added."""
+    """Return the last value of a header, which the nearest proxy added."""
     return values.rpartition(",")[2].strip()

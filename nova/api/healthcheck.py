@@ -22,9 +22,9 @@ _HEALTHY = "OK"
 
 class Healthcheck:
     """Answers health checks with the status codes and texts of oslo.middleware. A plain check reports this process
-    alone: when the broker is away, a load balancer must not take every server out of service, since documents and
-    cached data are still served. With ``?detailed`` the check also calls ``probe``, which raises ServiceUnavailable if
-    no conductor answers. However many clients poll, one probe runs at a time and at most one every two seconds."""
+    alone: if the broker fails, a load balancer must not take every server out of service, since documents and cached
+    data are still served. With ``?detailed`` the check also calls ``probe``, which raises ServiceUnavailable if no
+    conductor responds. Regardless of the number of clients, at most one probe starts in two seconds."""
 
     def __init__(self, probe: Callable[[], object]) -> None:
         self._probe = probe
@@ -46,7 +46,7 @@ class Healthcheck:
         return status, "application/json", msgspec.json.encode({"detailed": detailed, "reasons": reasons})
 
     def _conductor_state(self) -> str:
-        """Return "OK", or why no conductor can be reached; while a probe runs, the result of the one before it."""
+        """Return "OK", or the reason why no conductor can be reached. During a probe, return the previous result."""
         if self._lock.acquire(blocking=False):
             try:
                 if time.monotonic() - self._checked_at >= _FRESH:

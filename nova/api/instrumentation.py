@@ -38,7 +38,7 @@ def instrumented(serve: Callable[[Environ, Reply], None]) -> Wsgi:
 
 
 def instrumented_metadata(application: Wsgi) -> Wsgi:
-    """Return the metadata application with metrics and traces, without paths as labels, since guests choose them."""
+    """Return the metadata application with metrics and traces. Guests choose paths, so paths are not used as labels."""
     def wrapped(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         if not (metrics.on or tracing.on):
             return application(environ, start_response)

@@ -1,4 +1,4 @@
-"""Key pairs as text: fingerprints of public keys and certificates, and generation."""
+"""Generation and fingerprints of key pairs: SSH keys and X.509 certificates."""
 
 import base64
 import binascii
@@ -18,7 +18,7 @@ from nova.objects.base import utcnow
 
 _BITS = 2048
 _YEARS = datetime.timedelta(days=3650)
-# The user principal name by which Windows maps a client certificate.
+# Object identifier of the user principal name, by which Windows maps a client certificate to an account.
 _UPN = x509.ObjectIdentifier("1.3.6.1.4.1.311.20.2.3")
 # Key types of OpenSSH, including those that the library cannot load (hardware tokens).
 _SSH_KIND = re.compile(r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+")
@@ -29,7 +29,7 @@ def fingerprint(kind: str, public: str) -> str:
     try:
         if kind == X509:
             certificate = x509.load_pem_x509_certificate(public.encode())
-            return certificate.fingerprint(hashes.SHA1()).hex(":")  # noqa: S303 (an identifier, not a proof)
+            return certificate.fingerprint(hashes.SHA1()).hex(":")  # noqa: S303 (it only identifies)
         return hashlib.md5(_ssh_blob(public), usedforsecurity=False).digest().hex(":")
     except (ValueError, NotImplementedError, x509.InvalidVersion, exceptions.UnsupportedAlgorithm):
         raise exception.InvalidKeypair(reason="failed to generate fingerprint") from None
@@ -84,7 +84,7 @@ def _certificate(key: rsa.RSAPrivateKey, user_id: str) -> str:
 
 
 def _utf8_string(text: bytes) -> bytes:
-    """Return the DER of a UTF8String, whose length has no more bytes than it needs."""
+    """Return ``text`` as a UTF8String in DER, which requires the shortest form of the length."""
     size = len(text)
     number = size.to_bytes((size.bit_length() + 7) // 8, "big")
     return b"\x0c" + (bytes([size]) if size < 128 else bytes([0x80 | len(number)]) + number) + text

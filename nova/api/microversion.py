@@ -1,7 +1,7 @@
 """Microversions: the supported range, and the microversion of a request.
 
-Everywhere in the API a microversion is written as its minor number: 47 is 2.47. 0 is the compatibility mode of ``/v2``
-(declarations may differ there; handlers see 1)."""
+Everywhere in the API a microversion is written as its minor number: 47 is 2.47. 0 is the compatibility mode of ``/v2``:
+its declarations may differ from those of 1, and its handlers get 1."""
 
 import re
 
@@ -29,8 +29,8 @@ def text(version: int) -> str:
 
 
 def requested(new: str | None, old: str | None) -> int:
-    """Return the version that the new or, without it, the old header requests; 1 without both. The new header may name
-    several services. Raises VersionMalformed, VersionNotAcceptable."""
+    """Return the version that the new header requests, else the one of the old header, else 1. The new header may name
+    versions of several services. Raises VersionMalformed, VersionNotAcceptable."""
     value = (old or "").strip()
     for item in (new or "").split(","):
         service, _, version = item.strip().partition(" ")
@@ -46,7 +46,7 @@ def parse(value: str) -> int:
     match = _PATTERN.fullmatch(value)
     if match is None:
         raise VersionMalformed(version=value)
-    # (int() refuses numbers of thousands of digits)
+    # Longer numbers are too large in any case, and int() raises ValueError for thousands of digits.
     minor = int(match[2]) if len(match[2]) <= len(str(MAX)) else MAX + 1
     if match[1] != "2" or not MIN <= minor <= MAX:
         raise VersionNotAcceptable(version=value)

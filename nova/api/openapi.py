@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of a microversion: GET /v2.1/openapi with the microversion header, no token.
 
-It comes from the same declarations as validation and rendering, and contains everything that a generated client needs:
-each body and answer, each status, and the microversion as the default of its header."""
+It is generated from the declarations that validate requests and render responses. It contains all that a generated
+client needs: every body, response and status, and the microversion as the default of the microversion header."""
 
 import functools
 import http
@@ -32,8 +32,8 @@ def document(routes: Sequence[Route], version: int, base: str) -> dict[str, Any]
 
 
 def encoded(routes: Sequence[Route], version: int, base: str) -> msgspec.Raw:
-    """Return document() as JSON. It is built once per process and version, and one at a time. Nobody needs a token for
-    it, and building one takes as long as dozens of other requests."""
+    """Return document() as JSON. Each version is built once per process, and one version at a time: requests for it
+    need no token, and building it takes as long as dozens of other requests."""
     with _BUILDING:
         packed = _packed(tuple(routes), version)
     servers = msgspec.json.encode([{"url": f"{base}/v2.1"}])
@@ -42,7 +42,7 @@ def encoded(routes: Sequence[Route], version: int, base: str) -> msgspec.Raw:
 
 @functools.lru_cache(maxsize=microversion.MAX)
 def _packed(routes: tuple[Route, ...], version: int) -> bytes:
-    """Return the compressed JSON of the document without its servers: 20 KB instead of 300."""
+    """Return the compressed JSON of the document without its servers: 20 KB instead of 300 KB."""
     return zlib.compress(msgspec.json.encode(_document(routes, version)))
 
 
@@ -54,7 +54,7 @@ def _document(routes: tuple[Route, ...], version: int) -> dict[str, Any]:
         item = paths.setdefault(route.path, {})
         method = route.method.lower()
         if route.action is not None and method in item:
-            # A further action of the same URL: one more body, perhaps one more answer.
+            # A further action of the same URL: add its body, and its response if it differs.
             operation = item[method]
             operation["requestBody"]["content"]["application/json"]["schema"]["oneOf"].append(
                 _action_body(route, version))
@@ -93,7 +93,7 @@ def _operation(route: Route, version: int) -> dict[str, Any]:
             for name in _NAMES.findall(route.path)] + _query(route, version),
         "responses": _responses(route, version)}
     if route.action is not None:
-        made["summary"] = f"Act on one of {route.path.split('/')[1]}: the key of the body says how."
+        made["summary"] = f"Run an action on one of {route.path.split('/')[1]}: the key of the body is its name."
         made["requestBody"] = _json({"oneOf": [_action_body(route, version)]})
     elif route.spec.body is not None:
         made["requestBody"] = _json(_plain(route.spec.body.schema(version)))
@@ -113,7 +113,8 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _action_body(route: Route, version: int) -> dict[str, Any]:
-    """Return the schema of an action: title (its name), ``x-policy`` (a single rule), ``x-answer`` (schema)."""
+    """Return the schema of an action's body, with its name (title), its policy rule (``x-policy``, if it is a single
+    one) and the schema of its response (``x-answer``)."""
     name = route.action or ""
     schema: dict[str, Any] = {"type": "object", "properties": {name: {}}, "required": [name]}
     if route.spec.body is not None:
@@ -124,8 +125,8 @@ def _action_body(route: Route, version: int) -> dict[str, Any]:
 
 
 def _merge(merged: dict[str, Any], answer: dict[str, Any]) -> None:
-    """Merge responses of actions with the same status. OpenAPI has no optional content: if the response of an action is
-    empty, so is the merged one, and other responses are only the ``x-answer`` of the body of their action."""
+    """Merge responses of actions with the same status. OpenAPI has no optional content: if one response is empty, the
+    merged response is empty, too, and the others are described only by ``x-answer`` of the bodies of their actions."""
     merged["headers"] = {**merged.get("headers", {}), **answer.get("headers", {})}
     if "content" not in answer or "content" not in merged:
         merged.pop("content", None)
@@ -155,7 +156,7 @@ def _responses(route: Route, version: int) -> dict[str, Any]:
         headers["Location"] = {"schema": {"type": "string", "format": "uri-reference"}}
     answer = route.spec.answer.schema(version) if route.spec.answer is not None else {}
     if answer.get("additionalProperties") is False and not answer["properties"] and "patternProperties" not in answer:
-        answer = {}  # the versions in which it has no body
+        answer = {}  # the response has no body in this version
     made = {}
     for code in sorted(set(route.spec.statuses) or {route.status(version)}):
         made[str(code)] = {"description": http.HTTPStatus(code).phrase, "headers": headers,
@@ -167,7 +168,7 @@ def _responses(route: Route, version: int) -> dict[str, Any]:
 
 
 def _plain(schema: Any) -> Any:
-    """Return the same schema for code generators, which require one type per enum and ignore patternProperties."""
+    """Return an equivalent schema for code generators, which require one type per enum and ignore patternProperties."""
     if isinstance(schema, list):
         return [_plain(item) for item in schema]
     if not isinstance(schema, dict):

@@ -18,7 +18,7 @@ from nova.rpcapi.servers import Servers
 
 LOG = logging.getLogger(__name__)
 
-# Capacity of the queue: more than the requests of a minute without conductors.
+# Maximum number of queued requests: more than arrive in a minute without conductors. Further ones are logged only.
 _MOST = 10_000
 # Maximum seconds between two attempts while no conductor answers.
 _PAUSE = 1.0
@@ -38,7 +38,7 @@ class OrphanedCreates:
         ``until``: the time of the monotonic clock after which no conductor executes the request."""
         with self._lock:
             if len(self._queue) >= _MOST:
-                LOG.error("Server %s of a refused create request is not deleted if it exists: cleanup queue full",
+                LOG.error("Cannot delete server %s of a refused create request (queue full): delete it if it exists",
                           request.first_uuid)
                 return
             self._queue.append((until, ctx, request))
@@ -66,11 +66,11 @@ class OrphanedCreates:
                     try:
                         self._servers().operate(ctx, uuid, Delete.name)
                     except exception.InstanceNotFound:
-                        LOG.info("Server %s is deleted already", uuid)
+                        LOG.info("Server %s of a refused create request is already deleted", uuid)
             except exception.ServiceUnavailable:
                 time.sleep(random.uniform(_PAUSE / 2, _PAUSE))  # noqa: S311
                 continue
             except Exception:
-                LOG.exception("Server %s of a refused create request is not deleted if it exists: unexpected error",
+                LOG.exception("Cannot delete server %s of a refused create request (error): delete it if it exists",
                               request.first_uuid)
             self._queue.popleft()

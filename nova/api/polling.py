@@ -1,7 +1,7 @@
 """Polling for the outcome of an accepted operation; each waiting request occupies a thread of its worker.
 
-The awaited program may be a tenant's or unavailable. At most half of the threads wait, and at most half of those wait
-for the same project."""
+The result may depend on a tenant's guest or on an unavailable service. Therefore at most half of the threads wait, and
+at most half of these for the same project."""
 
 import collections
 import contextlib
@@ -19,7 +19,8 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Consecutive polls that may fail. The operation is accepted, so a 503 would make clients repeat the request.
+# Number of failed polls in a row after which the response is sent without the result. It is not 503, because clients
+# would repeat the request, although its operation is accepted.
 _FAILURES = 3
 
 # Number of waiting threads of this process, by project.
@@ -45,7 +46,7 @@ def _slot(project: str) -> Iterator[bool]:
 
 def until(req: Request, poll: Callable[[], T | None], seconds: float, pause: float) -> T | None:
     """Call ``poll`` every ``pause`` seconds and return its first true result. Return None after ``seconds``, after 3
-    consecutive polls without a conductor, or at once if no slot is free."""
+    consecutive polls without a conductor, or immediately if no slot is free."""
     failures = 0
     with _slot(req.ctx.project_id or "") as acquired:
         end = time.monotonic() + seconds
@@ -56,6 +57,6 @@ def until(req: Request, poll: Callable[[], T | None], seconds: float, pause: flo
                 failures = 0
             except exception.ServiceUnavailable as error:
                 failures += 1
-                LOG.info("Cannot poll the outcome of an accepted operation for the response: %s", error)
+                LOG.info("Cannot poll the result of an accepted operation (its response may not contain it): %s", error)
             time.sleep(pause)
     return None

@@ -1,4 +1,4 @@
-"""Requests as handlers get them, and their answers."""
+"""The request that a handler receives, and the response that it returns."""
 
 import datetime
 import re
@@ -19,7 +19,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.~-]*")
 
 
 class Response(NamedTuple):
-    """A response with a status other than that of the route (None), or with headers."""
+    """A response with headers, or with another status than that of its route. ``status`` None: that of the route."""
 
     body: Any = None
     status: int | None = None
@@ -30,9 +30,9 @@ class Request:
     """A request, parsed and validated.
 
     ``version``: the microversion (a minor number); ``legacy``: True for /v2. ``params``: the values of the path
-    template. ``query``: declared parameters, each a list of texts. ``body``: the validated body. ``project``: the
-    project in the URL, if any. ``headers``: the headers that the handler declares, if present. ``clients``: clients of
-    the other services. ``host_url``: the beginning of links.
+    template. ``query``: declared query parameters, each a list of texts. ``body``: the validated body. ``project``: the
+    project in the URL, if any. ``headers``: the headers that the handler declares, if present. ``clients``: RPC
+    clients of the other services. ``host_url``: the URL with which links begin.
     """
 
     __slots__ = ("_allowed", "_creds", "body", "clients", "ctx", "headers", "host_url", "legacy", "params", "project",
@@ -60,7 +60,7 @@ class Request:
     def allowed(self, rule: str, target: Mapping[str, Any] | None = None) -> bool:
         """Return True if the rule allows the caller to access ``target``.
 
-        None: a resource of the caller's project, checked once per request.
+        ``target`` None: a resource of the caller's project; this result is cached for the request.
         """
         if target is not None:
             return policies.allowed(self.ctx, rule, target, self.credentials())
@@ -70,7 +70,7 @@ class Request:
         return answer
 
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
-        """Raise PolicyNotAuthorized (403) unless the rule allows it, see :meth:`allowed`."""
+        """Raise PolicyNotAuthorized (403) unless the rule allows the caller to access ``target`` (:meth:`allowed`)."""
         policies.authorize(self.ctx, rule, target, self.credentials())
 
     @property
@@ -109,7 +109,7 @@ class Request:
         return ident
 
     def changes(self) -> tuple[datetime.datetime | None, datetime.datetime | None]:
-        """Return changes-since and changes-before. Raises InvalidInput if they exclude one another."""
+        """Return changes-since and changes-before. Raises InvalidInput if changes-since is the later one."""
         since, before = self.time("changes-since"), self.time("changes-before")
         if since and before and since > before:
             raise exception.InvalidInput("The value of changes-since must be less than or equal to changes-before.")
@@ -122,7 +122,7 @@ class Request:
         return (most if not value else min(whole(value), most)), self.arg("marker")
 
     def offset_page(self) -> tuple[int, int]:
-        """Return the limit (0: no limit) and the offset of a list that is paged without markers."""
+        """Return the limit (0 in the query: [api]max_limit) and the offset of a list that is paged without markers."""
         return self.page()[0] or CONF.api.max_limit, whole(self.arg("offset") or 0)
 
     # -- links -----------------------------------------------------------------------------------
@@ -144,8 +144,8 @@ class Request:
                   since: int = 0, cut_at: str | None = None) -> dict[str, Any]:
         """Return the answer with a link to the next page as ``key``, if this page is full (from version ``since``).
 
-        ``marker``: the attribute of an item that is its marker; ``path``: that of the list. ``cut_at``: the marker of a
-        page that was cut, full or not.
+        ``marker``: the attribute of an item that is its marker; ``path``: the path of the list. ``cut_at``: the marker
+        for the next page if this page was cut before ``limit`` items.
         """
         last = cut_at or (str(getattr(items[-1], marker)) if items and len(items) >= limit else None)
         if last is not None and self.version >= since:
@@ -156,15 +156,15 @@ class Request:
 
 
 def whole(value: Any) -> int:
-    """Return a checked number or string of digits as an int of at most 63 bits."""
+    """Return a number, or a string of digits, as an int; larger values become 2**63 - 1."""
     try:
         return min(int(value), 2**63 - 1)
-    except ValueError:  # thousands of digits
+    except ValueError:  # raised for thousands of digits
         return 2**63 - 1
 
 
 def is_true(value: Any) -> bool:
-    """Return the meaning of a value that passed BOOLEAN."""
+    """Return the bool of a value that was validated as a BOOLEAN."""
     return value is True or (isinstance(value, str) and value in types.TRUE_VALUES)
 
 

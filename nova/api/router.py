@@ -1,4 +1,4 @@
-"""Routing: the routes of a URL."""
+"""The table of routes, and the search for the route of a request."""
 
 import dataclasses
 import re
@@ -10,13 +10,13 @@ from nova.api.validation import fields
 
 Handler = Callable[[Any], Any]
 
-# A first path segment that is a project id; no collection of the API has such a name.
+# A first path segment of this form is a project id; no collection of the API has such a name.
 PROJECT = re.compile(r"[0-9a-f-]+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spec:
-    """The schemas of an operation's query, body and answer (None: not validated, not described)."""
+    """The schemas of a handler's query, body and response (None: not validated, not described)."""
 
     query: fields.Query | None = None
     body: fields.Type | None = None
@@ -34,10 +34,10 @@ _NO_QUERY = fields.Query()
 def accepts(query: fields.Query | None = None, body: fields.Type | None = None, answer: fields.Type | None = None,
             errors: tuple[int, ...] = (), headers: tuple[str, ...] = (), statuses: tuple[int, ...] = (),
             located: int = 0) -> Callable[[Handler], Handler]:
-    """Declare on a handler the query parameters, the body and the special headers that it accepts, and its answer.
+    """Declare the query parameters, the body and the headers that a handler accepts, and its response.
 
-    For OpenAPI: ``errors`` are the statuses that the operation may answer besides the general ones, ``statuses`` those
-    of success besides the route's own, and up to version ``located`` its answer has the header Location.
+    For OpenAPI: ``errors`` are its error statuses besides 400, 401, 403 and 404. ``statuses`` are its success statuses,
+    if there are several. ``located`` is the last version in which the response has the header Location.
     """
     def mark(handler: Handler) -> Handler:
         handler.spec = Spec(query, body, answer, errors, headers, statuses, located)  # type: ignore[attr-defined]
@@ -51,8 +51,8 @@ class Route:
     """A line of the table of routes.
 
     ``policy`` is checked before the handler with the caller's own project as target; None: the handler checks it.
-    ``since`` and ``until``: outside of these versions the route is 404. ``success``: the status, or a mapping from the
-    first version of a status to the status. ``action``: for POST .../action, the key in the body of the route.
+    ``since`` and ``until``: outside of these versions the route is 404. ``success``: the success status, or a mapping
+    from first version to success status. ``action``: for POST .../action, the key in the body, which selects the route.
     """
 
     method: str

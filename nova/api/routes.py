@@ -136,7 +136,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("POST", f"{_SERVER}/remote-consoles", consoles.create, since=6),
     Route("GET", "/os-console-auth-tokens/{id}", consoles.show_token, "os_compute_api:os-console-auth-tokens"),
 
-    # -- key pairs (the handlers ask the policy: the user is in the query) ------------------------
+    # -- key pairs (the handlers check the policy, because the user is in the query) --------------
     Route("GET", "/os-keypairs", keypairs.index),
     Route("POST", "/os-keypairs", keypairs.create, success={1: 200, 2: 201}),
     Route("GET", "/os-keypairs/{id}", keypairs.show),
@@ -171,7 +171,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("PUT", f"{_IMAGE}/{{id}}", image_metadata.update, until=38),
     Route("DELETE", f"{_IMAGE}/{{id}}", image_metadata.delete, until=38, success=204),
 
-    # -- limits and quotas (the handlers ask the policy: the project is in the URL) ---------------
+    # -- limits and quotas (the handlers check the policy, because the project is in the URL) -----
     Route("GET", "/limits", quotas.limits, "os_compute_api:limits"),
     Route("GET", "/os-quota-sets/{id}", quotas.show),
     Route("PUT", "/os-quota-sets/{id}", quotas.update),
@@ -221,7 +221,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("POST", f"{_AGGREGATE}/action", aggregates.remove_host, _AGGREGATES + "remove_host", action="remove_host"),
     Route("POST", f"{_AGGREGATE}/action", aggregates.set_metadata, _AGGREGATES + "set_metadata", action="set_metadata"),
 
-    # -- around servers ---------------------------------------------------------------------------
+    # -- resources that belong to servers ---------------------------------------------------------
     Route("GET", f"{_SERVER}/os-instance-actions", instance_actions.index),
     Route("GET", f"{_SERVER}/os-instance-actions/{{id}}", instance_actions.show),
     Route("GET", f"{_SERVER}/os-security-groups", security_groups.of_server),
@@ -261,7 +261,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("DELETE", "/os-security-group-rules/{id}", security_groups.delete_rule, _SECURITY + "rule:delete", until=35,
           success=202),
 
-    # -- volumes (of attachments the handlers ask the policy) ------------------------------------
+    # -- volumes (for attachments the handlers check the policy) ---------------------------------
     Route("GET", "/os-volumes", volumes.index, _VOLUMES + "list", until=35),
     Route("POST", "/os-volumes", volumes.create, _VOLUMES + "create", until=35),
     Route("GET", "/os-volumes/detail", volumes.detail, _VOLUMES + "detail", until=35),
@@ -294,7 +294,7 @@ _LAST_BOOT = 102
 
 
 def _boot_routes() -> Iterator[Route]:
-    """Yield os-volumes_boot: before 2.103 another name of servers, whether or not they boot from volumes."""
+    """Yield the routes of os-volumes_boot, until 2.102 an alias of /servers for all servers."""
     for route in _ROUTES:
         aliased = route.path in _BOOT_PATHS or (route.path == _ACTION and route.action in _BOOT_ACTIONS)
         if aliased and route.since <= _LAST_BOOT:
@@ -306,6 +306,6 @@ ROUTES: tuple[Route, ...] = (*_ROUTES, *_boot_routes())
 
 
 def table() -> tuple[Route, ...]:
-    """Return the routes of this configuration; [api]legacy adds some."""
+    """Return all routes, including those that [api]legacy enables."""
     added = legacy_routes.served()
     return legacy_routes.added_to(ROUTES, added) if added else ROUTES

@@ -17,15 +17,15 @@ from nova.http.limits import Limits, among
 from nova.http.messages import Wsgi
 
 _BACKLOG = 1024
-_RELEASE = 5.0  # seconds in which the workers of a killed process close their listening socket
+_RELEASE = 5.0  # seconds to wait until the workers of a killed process have closed their listening socket
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Return a listening socket, before workers fork, which share it. Waits up to five seconds for an address in use,
-    which workers of a killed process may still have. Raises InvalidInput (noauth), OSError."""
+    """Return a listening socket. Call this before the workers fork, since they share it. If the address is in use, wait
+    up to five seconds for the workers of a killed process to exit. Raises InvalidInput (noauth), OSError."""
     made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Inherited by the connections: small answers must not wait for an acknowledgement.
+    # Connections inherit this option. Without it, small responses would wait for an acknowledgement.
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     until = time.monotonic() + _RELEASE
     while True:
@@ -48,7 +48,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 def serve(shared: socket.socket, application: Wsgi, threads: int, linger: float = 0.0,
           last: Callable[[], bool] = lambda: True) -> server.Server:
-    """Return a server with the limits and the TLS of [api], not yet prepared. Raises InvalidInput for bad files."""
+    """Return a server with the limits and the TLS of [api]; call prepare() on it. Raises InvalidInput for bad files."""
     limits = Limits(
         header_size=CONF.api.max_header_size, body_size=CONF.oslo_middleware.max_request_body_size,
         receive=CONF.api.receive_timeout, per_client=CONF.api.connections_per_client, total=CONF.api.max_connections,
@@ -59,7 +59,7 @@ def serve(shared: socket.socket, application: Wsgi, threads: int, linger: float 
 
 class ServerThread:
     """An HTTP server in a thread of a process with other services. ``shared``: its socket, bound to ``address``;
-    ``name``: its options and its thread; ``url``: its URL."""
+    ``name``: the name of its option group and its thread; ``url``: its URL."""
 
     def __init__(self, shared: socket.socket, http_server: server.Server, address: str, name: str) -> None:
         self._server = http_server
@@ -68,7 +68,7 @@ class ServerThread:
         self.url = f"{'https' if CONF[name].tls_cert_file else 'http'}://{host}:{shared.getsockname()[1]}"
 
     def start(self) -> None:
-        """Start to serve requests."""
+        """Start to serve requests in the thread."""
         self._server.prepare()
         self._thread.start()
 

@@ -15,11 +15,11 @@ FILES = {"/status": ("status.html", "text/html; charset=utf-8"), "/status.js": (
          "/status.css": ("status.css", "text/css")}
 POLICY = "nova:status"
 
-# Nodes, operations and failures that are shown, each.
+# Maximum number of nodes, of operations and of failures on the page.
 _MOST = 100
-# Seconds that one response is served to all pages, so that open pages cost the conductor no more than one page.
+# Seconds for which the data are cached for all clients: many open pages cause no more calls of the conductor than one.
 _FRESH = 1.0
-# Tenants choose names: whatever a name contains, the page loads no external content and sends no other request.
+# Tenants choose the names on the page: even if one contains HTML, the page loads no external content.
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
                                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -27,7 +27,7 @@ _HEADERS = {
 
 
 def show(path: str, reply: Reply) -> None:
-    """Answer with one of FILES."""
+    """Fill in the response with a file of the page (FILES)."""
     name, reply.content_type = FILES[path]
     reply.data = _content(name)
     reply.set_headers(_HEADERS)

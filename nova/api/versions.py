@@ -24,7 +24,7 @@ def host_url(environ: dict[str, Any]) -> str:
 
 
 def public(environ: dict[str, Any], path: str, base: str) -> tuple[int, Any]:
-    """Return status and body for a path that is not behind a version."""
+    """Return status and body for a path outside of the versioned APIs."""
     segments = path.strip("/").split("/")
     if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
         return 404, errors.body(404, errors.MISSING_RESOURCE)

@@ -79,7 +79,7 @@ class TokenAuthorizer:
             console = self._consoles.get(ctx, digest(token))
             if console.console_type not in self._types:
                 raise ConnectionDenied("The token is not valid.")
-            # The port may belong to another guest by now.
+            # The host confirms the address: the port may meanwhile belong to another guest.
             address = bus.at(self._compute, console.instance_host).console(
                 ctx, console.instance_uuid, console.console_type)
         except exception.ServiceUnavailable:

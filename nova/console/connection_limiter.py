@@ -70,7 +70,7 @@ def max_connections() -> int:
 
 
 class Listener(socket.socket):
-    """A listening socket that closes connections at once that exceed a limit."""
+    """A listening socket that immediately closes connections that exceed a limit."""
 
     def __init__(self, limiter: ConnectionLimiter, host: str, port: int) -> None:
         family, _type, _protocol, _name, address = socket.getaddrinfo(

@@ -11,10 +11,10 @@ from nova.conf import CONF
 from nova.console.streams import BrowserStream, HostStream
 
 VERSION = b"RFB 003.008\n"
-# Security types. Of VeNCrypt the version and the only subtype that is supported: certificates alone authenticate.
+# Security types; supported version of VeNCrypt, and its only supported subtype: authentication by certificates alone.
 NONE, VENCRYPT = 1, 19
 _VENCRYPT_VERSION, _X509_NONE = b"\x00\x02", 260
-_MAX_REASON = 4096
+_MAX_REASON = 4096  # maximum number of bytes of the host's error message that are logged
 
 
 class HandshakeFailed(Exception):
@@ -42,7 +42,7 @@ async def negotiate(browser: BrowserStream, host: HostStream, schemes: dict[int,
     if chosen is None:
         reason = b"Unable to negotiate security with server"
         await browser.write(struct.pack("!BI", 0, len(reason)) + reason)
-        raise HandshakeFailed(f"the host offers the security types {offered}, and [vnc]auth_schemes none of them")
+        raise HandshakeFailed(f"[vnc]auth_schemes allows none of the security types that the host offers: {offered}")
     await browser.write(bytes([1, NONE]))
     if await browser.read(1) != bytes([NONE]):
         raise HandshakeFailed("the browser chose a security type that was not offered")

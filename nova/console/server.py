@@ -36,7 +36,8 @@ _HANDSHAKE_TIMEOUT = 20.0
 # Maximum size of a message in bytes, and maximum number of messages in the receive queue.
 _MAX_MESSAGE, _MAX_QUEUE = 1 << 20, 4
 _CLOSE_TIMEOUT = 5.0  # seconds in which a client must read the remaining data and the close frame
-# Maximum number of unsent bytes per client. Relayed data stay far below, since the relay waits for the client to read.
+# Maximum number of unsent bytes per client; above it the connection is aborted. Relayed data never reach the limit,
+# since the relay waits until the client reads.
 _MAX_UNSENT = 1 << 20
 # Number of threads for authorization, and for web pages and periodic checks.
 _AUTHORIZATION_THREADS, _OTHER_THREADS = 8, 4
@@ -119,7 +120,7 @@ class ConsoleServer:
             return _retry_later(HTTPStatus.SERVICE_UNAVAILABLE, "Try again later.")
 
     async def _page(self, request: Request) -> Response:
-        """Return the response to a health check of a load balancer, or a page."""
+        """Return the response to a health check of a load balancer, or a web page."""
         path = _ABSOLUTE.sub("", request.path)
         if request.method == "OPTIONS":
             response = _response(HTTPStatus.OK, {"Allow": "GET, HEAD, OPTIONS"}, b"")
@@ -151,7 +152,7 @@ class ConsoleServer:
         console: Console = connection.console  # type: ignore[attr-defined]
         session = Session(new_uuid(), console, PROTOCOLS[console.console_type])
         if PROTOCOLS[console.console_type] == SERIAL:
-            # A serial port has one client, and the previous one may have vanished unnoticed.
+            # A serial port has one client. The previous one may have vanished unnoticed, so the new one replaces it.
             for other in self._sessions.values():
                 if other.console.address == console.address:
                     other.end(_POLICY, "The console was opened elsewhere.")
@@ -194,7 +195,7 @@ class ConsoleServer:
 
 
 async def _close(connection: ServerConnection, end: End) -> None:
-    """Close a connection with a code and a reason; abort it if the client does not read them in time."""
+    """Close a connection with a code and a reason; abort it if the client does not read them within 5 s."""
     try:
         async with asyncio.timeout(_CLOSE_TIMEOUT):
             await connection.close(end.code, end.reason)

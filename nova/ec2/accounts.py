@@ -13,7 +13,7 @@ from nova.ec2.parameters import TAGS, Encoded, Flag, Identifier, Many, Text, che
 from nova.ec2.rest import OLD, path_of
 from nova.objects.accounts.ec2_id import INSTANCE
 
-# Maximum number of objects whose tags a request changes.
+# Maximum number of objects whose tags a request can change.
 _MOST_TAGGED = 100
 _TYPES = {INSTANCE: "instance", "ami": "image", "vol": "volume"}
 
@@ -37,7 +37,7 @@ def _create_key(call: Call, key: Mapping[str, Any]) -> Any:
 
 
 def create_key(call: Call) -> Mapping[str, Any]:
-    """Generate a key pair, whose private key only this response contains."""
+    """Generate a key pair. Only this response contains its private key."""
     key = _create_key(call, {"name": call.args["KeyName"]})
     return {"keyName": key["name"], "keyFingerprint": key["fingerprint"], "keyMaterial": key["private_key"]}
 
@@ -64,12 +64,12 @@ def delete_key(call: Call) -> None:
 
 # --- tags -------------------------------------------------------------------------------------------------
 def _resources(call: Call) -> list[tuple[str, str]]:
-    """Return the kinds and uuids of the objects of a request, all of which the caller sees. Raises Ec2Error."""
+    """Return kind and uuid of each object of a request. Raises Ec2Error if the caller cannot see one of them."""
     resources = []
     for text in dict.fromkeys(call.args["ResourceId"]):
         kind = text.partition("-")[0]
         if kind not in (INSTANCE, "ami"):
-            raise unsupported(f"The tags of {text[:64]} cannot be changed: only those of instances and images can.")
+            raise unsupported(f"The tags of {text[:64]} cannot be changed, only tags of instances and images.")
         number = Identifier((kind,), ids.MALFORMED[kind]).read(text, "ResourceId")
         item = servers.get(call, number) if kind == INSTANCE else images.get(call, number)
         resources.append((kind, item["id"]))
@@ -89,7 +89,7 @@ def create_tags(call: Call) -> None:
 
 
 def delete_tags(call: Call) -> None:
-    """Remove tags: those with the given keys and values, or all without keys."""
+    """Remove the tags with the given keys and values, or all tags if no keys are given."""
     for kind, uuid in _resources(call):
         if kind == INSTANCE:
             current = servers.tags_of({"metadata": call.rest.get(path_of("servers", uuid, "metadata"), "metadata")})
@@ -131,7 +131,7 @@ def _shown_tags(_call: Call, items: list[Item]) -> list[Item]:
 
 # --- the cloud --------------------------------------------------------------------------------------------
 def regions(call: Call) -> list[Item]:
-    """Return the only region."""
+    """List the regions: [ec2]region is the only one."""
     for name in call.args["RegionName"]:
         if name != CONF.ec2.region:
             raise Ec2Error("InvalidParameterValue", f"Invalid region name: {name}")

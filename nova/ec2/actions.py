@@ -21,7 +21,7 @@ from nova.ec2.render import text_of
 from nova.ec2.rest import Rest
 
 Item = dict[str, Any]
-# Element names of a list of tags.
+# Name of the element with the tags of an item.
 TAG_SET = "tagSet"
 # Maximum number of wildcards in the filters of a request.
 MOST_WILDCARDS = 200
@@ -57,9 +57,9 @@ class Action:
 
 @dataclasses.dataclass(frozen=True)
 class Listing(Action):
-    """An action that returns a list of items as ``key``. ``filters``: element paths ("placement.availabilityZone") by
-    the name of the filter; with ``ident`` (the element that identifies an item) the list is paged; ``grouped``:
-    converts the items of a page for the response."""
+    """An action that returns a list of items as ``key``. ``filters``: filter name -> path of the element to compare
+    ("placement.availabilityZone"). ``ident``: the element that identifies an item; if set, the list is paged.
+    ``grouped``: a function that converts the items of a page for the response."""
 
     key: str = ""
     filters: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -118,15 +118,15 @@ def _decoded(token: str) -> str:
 
 
 def _limited(filters: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the filters. Raises InvalidParameterValue for too many wildcards: each takes time for each text."""
+    """Return the filters. Raises InvalidParameterValue for too many wildcards, since they slow down every match."""
     if sum(value.count("*") + value.count("?") for given in filters for value in set(given["Value"])) > MOST_WILDCARDS:
-        raise bad_value("Filter", f"a request can have {MOST_WILDCARDS} wildcards (* and ?).")
+        raise bad_value("Filter", f"a request can have at most {MOST_WILDCARDS} wildcards (* and ?).")
     return filters
 
 
 def _texts(values: Iterable[str]) -> Callable[[str], bool]:
-    """Return the condition that a text is one of the values of a filter: * stands for any text, ? for a character, \\
-    quotes the next one. RE2 needs linear time for any value."""
+    """Return a function that tests whether a text matches a value of a filter: * stands for any text, ? for one
+    character, and \\ quotes the next character. RE2 needs linear time for any value."""
     exact, patterns, wild = set[str](), list[Any](), {"*": ".*", "?": "."}
     for value in dict.fromkeys(values):
         tokens = re.findall(r"\\.|.", value, re.DOTALL)
@@ -139,7 +139,7 @@ def _texts(values: Iterable[str]) -> Callable[[str], bool]:
 
 
 def _values(item: Any, path: Sequence[str]) -> Iterator[str]:
-    """Yield the texts of an element; lists yield those of all their items."""
+    """Yield the texts of the element at ``path``; for lists, the texts of all their items."""
     if isinstance(item, list | tuple):
         for inner in item:
             yield from _values(inner, path)
@@ -160,7 +160,7 @@ def identifier(kind: str, required: bool = False) -> Identifier:
 
 
 def selected(items: Iterable[Item], kind: str, element: str, numbers: Sequence[int]) -> list[Item]:
-    """Return the items with these ids, or all without ids. Raises NotFound for an id that no item has."""
+    """Return the items with these ids, or all items if no ids are given. Raises Ec2Error for an id without an item."""
     by_id = {item[element]: item for item in items}
     if not numbers:
         return list(by_id.values())

@@ -26,13 +26,13 @@ LOG = logging.getLogger(__name__)
 ACTIONS: dict[str, Action] = {action.name: action for module in (
     instances, images, volumes, networks, accounts) for action in module.ACTIONS}
 NEWEST = "2016-11-15"
-# Maximum size of the body of a request, and of its request line and headers.
+# Maximum size in bytes of the body of a request, and of its request line and headers.
 MOST_BODY, MOST_HEADER = 128 * 1024, 48 * 1024
 _VERSION = re.compile("20[0-9]{2}-[0-9]{2}-[0-9]{2}")
 _LOGGED = "nova.ec2.action"  # key of the action's name in the environment
 _ACTION = re.compile("[A-Za-z0-9]{1,64}")
 _FORM = "application/x-www-form-urlencoded"
-# Lists of the REST API with all objects that a caller sees, by kind of id.
+# Kind of id -> path, key and type of paging of the REST list of all objects that a caller sees.
 _LISTS = {"ami": ("/images", "images", "marker"), "vol": ("/os-volumes", "volumes", "offset"),
           "snap": ("/os-snapshots", "snapshots", "offset"),
           "sg": ("/os-security-groups", "security_groups", "offset"),
@@ -40,7 +40,7 @@ _LISTS = {"ami": ("/images", "images", "marker"), "vol": ("/os-volumes", "volume
 
 
 class Application:
-    """Serves EC2 requests with the REST API at ``url``. ``conductor``: the client of the table of ids."""
+    """Serves EC2 requests with the REST API at ``url``. ``conductor``: the RPC client for the table of EC2 ids."""
 
     def __init__(self, conductor: Ec2Ids, url: str, threads: int) -> None:
         self._conductor, self._connection = conductor, Connection(url, threads)
@@ -55,7 +55,7 @@ class Application:
         except Ec2Error as error:
             status, body = error.status, render.failure(error, ctx.request_id)
         except exception.ServiceUnavailable as error:
-            LOG.warning("The conductor did not respond, the request fails: %s", error)
+            LOG.warning("No conductor responded, the EC2 request fails (503): %s", error)
             status, body = 503, render.failure(unavailable("The compute service is unavailable."), ctx.request_id)
         except Exception:
             LOG.exception("Unexpected error in the EC2 API, the request fails")

@@ -50,7 +50,7 @@ def described(environ: Environ, parameters: Mapping[str, str], body: bytes) -> d
     access, signature = _signature(environ["REQUEST_METHOD"], headers, parameters, bool(environ.get("QUERY_STRING")))
     if not _ACCESS.fullmatch(access) or not signature or len(signature) > _LONGEST:
         raise _refused("The request has no usable access key and signature.")
-    # Signatures of version 2 cover all parameters but themselves.
+    # A signature of version 2 covers all parameters except itself.
     signed_parameters = {name: value for name, value in parameters.items()
                          if name not in ("Signature", "X-Amz-Signature")}
     return {"access": access, "signature": signature, "host": environ.get("HTTP_HOST", ""),
@@ -60,8 +60,8 @@ def described(environ: Environ, parameters: Mapping[str, str], body: bytes) -> d
 
 def _signature(method: str, headers: Mapping[str, str], parameters: Mapping[str, str],
                has_query: bool) -> tuple[str, str]:
-    """Return the access key and the signature of a request, which cover all of its parameters and its time. Raises
-    AuthFailure for other requests: Keystone would accept some of them, and fail for others."""
+    """Return the access key and the signature of a request. Raises AuthFailure unless the signature covers all of its
+    parameters and its time: Keystone would accept some of these requests, and fail to process others."""
     authorization = headers.get("Authorization", "")
     if authorization.startswith(_ALGORITHM):
         credential, signed = _CREDENTIAL.search(authorization), _SIGNATURE.search(authorization)
@@ -86,7 +86,7 @@ def _signature(method: str, headers: Mapping[str, str], parameters: Mapping[str,
 
 
 class Authenticator:
-    """Finds the caller of a request, by Keystone or, with noauth, by the access key alone."""
+    """Identifies the caller of a request by Keystone or, if auth_strategy is noauth, by the access key alone."""
 
     def __init__(self) -> None:
         self._keystone: ServiceClient | None = None
@@ -123,7 +123,7 @@ def _validate(keystone: ServiceClient, ctx: RequestContext, credentials: Mapping
                     credentials["access"], error)
         raise unavailable("The identity service is unavailable.") from error
     if response.status_code not in _REFUSALS:
-        LOG.warning("Keystone responded with status %s to a request to check a signature: check the credentials in "
+        LOG.warning("Keystone did not check a signature (status %s), the request fails: verify the credentials in "
                     "[ec2] of nova.conf", response.status_code)
         raise unavailable("The identity service is unavailable.")
     raise _refused("The identity service could not validate the access credentials.")

@@ -38,13 +38,13 @@ class RestError(Exception):
         self.status, self.message = status, message
 
 
-# Codes by the status of the REST API, unless the request names another one, with the HTTP status of the response.
+# Status of the REST API -> default code of the error, and HTTP status of the response.
 _BY_STATUS = {
     400: ("InvalidParameterValue", 400), 401: ("AuthFailure", 401), 403: ("UnauthorizedOperation", 403),
     404: ("InvalidParameterValue", 400), 409: ("IncorrectState", 400), 410: ("UnsupportedOperation", 400),
     413: ("RequestLimitExceeded", 503), 429: ("RequestLimitExceeded", 503), 501: ("UnsupportedOperation", 400),
     503: ("Unavailable", 503), 504: ("Unavailable", 503)}
-# Codes by the message of the REST API, where one status stands for several errors.
+# REST status, pattern of the REST message, code of the error: for statuses that stand for several errors.
 _BY_MESSAGE = (
     (403, re.compile(r"Quota exceeded|Maximum number of|quota", re.IGNORECASE), "ResourceLimitExceeded"),
     (413, re.compile(r"Quota exceeded", re.IGNORECASE), "ResourceLimitExceeded"),
@@ -58,7 +58,7 @@ _BY_MESSAGE = (
     (409, re.compile(r"is locked"), "OperationNotPermitted"),
     (400, re.compile(r"embedded back end have no snapshots"), "UnsupportedOperation"),
 )
-_POLICY = "Policy doesn't allow"  # begins the message of a request that the roles of the caller do not allow
+_POLICY = "Policy doesn't allow"  # begins the message of a request that a policy does not allow
 
 
 def translated(error: RestError, codes: Mapping[int, str]) -> Ec2Error:

@@ -9,7 +9,7 @@ from nova.ec2.errors import Ec2Error
 from nova.objects.accounts.ec2_id import INSTANCE, MOST, Ec2Id
 from nova.rpcapi.accounts import Ec2Ids
 
-# Codes of errors by kind, for an object that does not exist.
+# Kind of id -> code of the error for an object that does not exist, and for a malformed id.
 MISSING = {
     INSTANCE: "InvalidInstanceID.NotFound", "ami": "InvalidAMIID.NotFound", "vol": "InvalidVolume.NotFound",
     "snap": "InvalidSnapshot.NotFound", "sg": "InvalidGroup.NotFound", "eipalloc": "InvalidAllocationID.NotFound"}
@@ -49,10 +49,10 @@ class Ids:
         return {uuid: text(kind, item.number) for uuid, item in self.assign(kind, uuids).items()}
 
     def uuids(self, kind: str, numbers: Sequence[int]) -> list[str]:
-        """Return the uuids of ids, in their order. Raises NotFound with the code of the kind.
+        """Return the uuids of ids, in the order of ``numbers``. Raises Ec2Error for an unknown id.
 
-        The caller may not see the objects: each must then be requested from the REST API with its token. An id whose
-        row was purged is found again among the objects that the caller sees.
+        The objects may belong to other projects: request each of them from the REST API with the caller's token before
+        using it. An id whose row was purged is searched among the objects that the caller can see.
         """
         wanted = list(dict.fromkeys(numbers))
         by_number = {item.number: item.uuid for item in self._conductor.resolve(self._ctx, kind, wanted)}

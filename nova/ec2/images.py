@@ -1,4 +1,4 @@
-"""Images, as nova-api shows those of the image service."""
+"""Images of the image service, as nova-api shows them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nova.ec2.rest import OLD, path_of
 from nova.objects.accounts.ec2_id import INSTANCE
 from nova.objects.base import is_canonical
 
-# Prefix of the image properties that contain tags; the name of a property has few possible characters.
+# Prefix of the image properties that store tags. A tag key can contain only the characters of property names.
 TAG = "ec2_tag:"
 _DESCRIPTION = "description"
 _STATES = {"ACTIVE": "available", "SAVING": "pending", "ERROR": "failed", "DELETED": "deregistered"}
@@ -26,7 +26,7 @@ def tags_of(image: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _view(call: Call, image: Mapping[str, Any], identity: str) -> Item:
-    """Return an image. nova-api shows no owner: snapshots name that of their server, other images count as public."""
+    """Return an EC2 image. nova-api shows no owners: a snapshot has its server's owner, other images are public."""
     properties = image["metadata"]
     owner = properties.get("owner_id") or (call.caller.project_id if "server" in image else "")
     return {
@@ -59,7 +59,7 @@ def get(call: Call, number: int) -> dict[str, Any]:
 
 
 def create(call: Call) -> Mapping[str, Any]:
-    """Create a snapshot of an instance."""
+    """Create an image of an instance."""
     args, server = call.args, servers.get(call, call.args["InstanceId"])
     properties = {f"{TAG}{key}": value for key, value in tags_for(args["TagSpecification"], "image").items()}
     if args["Description"]:
@@ -93,7 +93,7 @@ def describe_attribute(call: Call) -> Mapping[str, Any]:
 
 
 def _related(call: Call, uuid: str) -> str | None:
-    """Return the id of the image that a property names. A property can be any text, or an image of another project."""
+    """Return the EC2 id of the image that a property names, or None if the caller sees no such image."""
     shown = call.rest.find(path_of("images", uuid), "image", OLD) if is_canonical(uuid) else None
     return call.ids.texts("ami", [shown["id"]])[shown["id"]] if shown else None
 
@@ -105,16 +105,16 @@ def modify_attribute(call: Call) -> None:
     if value is None and args["Attribute"] == "description":
         value = args["Value"]
     if value is None:
-        raise unsupported("Only the description of an image can be changed here; its permissions are those of the "
-                          "image service.")
+        raise unsupported("Only the description of an image can be changed here; use the image service to "
+                          "change its permissions.")
     call.rest.request("POST", path_of("images", image["id"], "metadata"), {"metadata": {_DESCRIPTION: value}}, OLD,
                       codes={404: "InvalidAMIID.NotFound", 413: "ResourceLimitExceeded"})
 
 
 def reset_attribute(call: Call) -> None:
-    """Refuse to reset permissions, which are those of the image service."""
+    """Refuse to reset permissions, which can be changed only in the image service."""
     get(call, call.args["ImageId"])
-    raise unsupported("The permissions of an image are those of the image service.")
+    raise unsupported("The permissions of an image can be changed only in the image service.")
 
 
 def set_tags(call: Call, uuid: str, tags: Mapping[str, str]) -> None:

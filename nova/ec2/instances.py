@@ -23,13 +23,13 @@ _MISSING = ids.MISSING[INSTANCE]
 
 
 def describe(call: Call) -> list[Item]:
-    """List instances, and those that were terminated in the last hour."""
+    """List instances, including those that were terminated within the last hour."""
     numbers = call.args["InstanceId"]
     return selected(servers.views(call, servers.visible(call, numbers)), INSTANCE, "instanceId", numbers)
 
 
 def _reservations(call: Call, items: list[Item]) -> list[Item]:
-    """Return instances by their reservation."""
+    """Return the reservations of instances, with the instances in them."""
     reservations: dict[str, Item] = {}
     for item in items:
         group = reservations.setdefault(item["reservationId"], {
@@ -41,7 +41,7 @@ def _reservations(call: Call, items: list[Item]) -> list[Item]:
 
 # --- RunInstances ----------------------------------------------------------------------------------------
 def run(call: Call) -> Mapping[str, Any]:
-    """Create servers in one request, which a ClientToken makes repeatable."""
+    """Create servers by one REST request. A request with a ClientToken can be repeated."""
     args = call.args
     if args["MinCount"] > args["MaxCount"]:
         raise bad_value("MinCount", "it is greater than MaxCount.")
@@ -89,7 +89,7 @@ _DEVICE = Struct({"DeviceName": Text(), "VirtualName": Text(), "NoDevice": Text(
 
 
 def _devices(call: Call, mappings: Sequence[Mapping[str, Any]], image: str) -> list[dict[str, Any]]:
-    """Return the block devices in terms of Nova. The root device remains that of the image."""
+    """Return the block devices in the format of Nova. The root disk is always created from the image."""
     devices: list[dict[str, Any]] = []
     for position, mapping in enumerate(mappings, 1):
         ebs, virtual = mapping["Ebs"], mapping["VirtualName"]
@@ -112,7 +112,7 @@ def _devices(call: Call, mappings: Sequence[Mapping[str, Any]], image: str) -> l
             raise bad_value(f"BlockDeviceMapping.{position}", "Ebs.SnapshotId, Ebs.VolumeSize or VirtualName is "
                                                               "expected.")
         if ebs["Encrypted"]:
-            raise unsupported("The encryption of volumes depends on their type.")
+            raise unsupported("Encrypted is not supported: the volume type decides on the encryption.")
         if ebs["VolumeSize"] is not None:
             device["volume_size"] = ebs["VolumeSize"]
         if device["destination_type"] == "volume":
@@ -127,8 +127,8 @@ def _devices(call: Call, mappings: Sequence[Mapping[str, Any]], image: str) -> l
 # --- states -----------------------------------------------------------------------------------------------
 def _changing(change: Callable[[Call, Mapping[str, Any]], None],
               ended: bool = False) -> Callable[[Call], Mapping[str, Any]]:
-    """Return an action that changes the state of instances. None is changed unless all exist; ``ended``: instances that
-    were terminated within the last hour count as existing."""
+    """Return an action that changes the state of instances, but changes no instance unless all exist. ``ended``:
+    instances that were terminated within the last hour count as existing."""
     def action(call: Call) -> Mapping[str, Any]:
         numbers = list(dict.fromkeys(call.args["InstanceId"]))
         current = servers.get_all(call, numbers, ended)
@@ -150,7 +150,7 @@ _STARTS = {"PAUSED": "unpause", "SUSPENDED": "resume", "SHELVED": "unshelve", "S
 
 def _terminate(call: Call, server: Mapping[str, Any]) -> None:
     if server["status"] == "DELETED":
-        return  # by an earlier delivery of the request
+        return  # deleted by an earlier request
     if servers.is_protected(server):
         raise Ec2Error("OperationNotPermitted", "The instance may not be terminated. Modify its "
                                                 "'disableApiTermination' attribute and try again.")
@@ -185,7 +185,7 @@ _ATTRIBUTES = ("instanceType", "kernel", "ramdisk", "userData", "disableApiTermi
                "instanceInitiatedShutdownBehavior", "blockDeviceMapping", "groupSet", "sourceDestCheck",
                "ebsOptimized", "productCodes")
 _PROTECTED = "disableApiTermination"
-# Structures of ModifyInstanceAttribute that are declared to be refused with their reason.
+# Parameters of ModifyInstanceAttribute that are declared only to refuse them with a reason.
 _UNCHANGEABLE = ("InstanceType", "UserData", "InstanceInitiatedShutdownBehavior", "EbsOptimized", "SourceDestCheck")
 
 
@@ -200,7 +200,7 @@ def describe_attribute(call: Call) -> Mapping[str, Any]:
         return answer | {name: []}
     if name == "userData":
         if "OS-EXT-SRV-ATTR:user_data" not in server:
-            raise unsupported("The policies of the cloud do not show user data.")
+            raise unsupported("The policies of this cloud do not allow you to read user data.")
         return answer | {name: {"value": server["OS-EXT-SRV-ATTR:user_data"]}}
     if name == "sourceDestCheck":
         raise Ec2Error("InvalidParameterCombination", "Only instances in VPCs have the attribute sourceDestCheck.")
@@ -214,7 +214,7 @@ def modify_attribute(call: Call) -> None:
     args, server = call.args, servers.get(call, call.args["InstanceId"])
     protected = args["DisableApiTermination"]["Value"]
     if args["Attribute"] and protected is not None:
-        raise Ec2Error("InvalidParameterCombination", "A request can modify one attribute.")
+        raise Ec2Error("InvalidParameterCombination", "A request can modify only one attribute.")
     if args["Attribute"] == _PROTECTED:
         if args["Value"] is None:
             raise missing_parameter("Value")
@@ -244,14 +244,14 @@ def _change_groups(call: Call, server: Mapping[str, Any], numbers: Sequence[int]
 
 
 def reset_attribute(call: Call) -> None:
-    """Refuse to reset attributes, which Nova does not store."""
+    """Refuse to reset attributes: Nova does not store their original values."""
     servers.get(call, call.args["InstanceId"])
     raise unsupported("The attributes of an instance cannot be reset.")
 
 
 # --- consoles ---------------------------------------------------------------------------------------------
 def console_output(call: Call) -> Mapping[str, Any]:
-    """Return the end of the console log."""
+    """Return the console log, or an empty text if the guest has not started yet."""
     server = servers.get(call, call.args["InstanceId"])
     try:
         output = call.rest.request("POST", path_of("servers", server["id"], "action"), {"os-getConsoleOutput": {}},

@@ -1,4 +1,4 @@
-"""Security groups and floating addresses. Without VPCs, lists of their parts are empty."""
+"""Security groups and floating addresses. Nova has no VPCs: lists of VPCs, subnets and network interfaces are empty."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ def _group(call: Call, number: int | None, name: str | None) -> dict[str, Any]:
 
 
 def delete_group(call: Call) -> None:
-    """Delete a security group that no instance is in."""
+    """Delete a security group that has no instances."""
     group = _group(call, call.args["GroupId"], call.args["GroupName"])
     call.rest.request("DELETE", path_of("os-security-groups", group["id"]), version=OLD, codes={
         400: "InvalidGroup.InUse", 404: "InvalidGroup.NotFound", 409: "InvalidGroup.InUse"})
 
 
 def _permissions_of(args: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the permissions of a request, which older clients name one by one. Raises Ec2Error."""
+    """Return the permissions of a request; older clients send one permission as plain parameters. Raises Ec2Error."""
     permissions: Sequence[Mapping[str, Any]] = args["IpPermissions"]
     if not permissions:
         if not args["IpProtocol"] and not args["SourceSecurityGroupName"]:
@@ -111,9 +111,9 @@ def _permissions_of(args: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
             "IpProtocol": args["IpProtocol"] or _ALL, "FromPort": args["FromPort"], "ToPort": args["ToPort"],
             "IpRanges": [{"CidrIp": args["CidrIp"]}] if args["CidrIp"] else [], "Ipv6Ranges": [],
             "Groups": [source] if args["SourceSecurityGroupName"] else []}]
-    # Checked first, because each rule may need a request to find its group.
+    # Check the number of rules first, because each rule may need a REST request to find its group.
     if sum(len(permission[sources]) for permission in permissions for sources in _SOURCES) > _MOST_RULES:
-        raise bad_value("IpPermissions", f"a request can change {_MOST_RULES} rules.")
+        raise bad_value("IpPermissions", f"a request can change at most {_MOST_RULES} rules.")
     return permissions
 
 
@@ -142,11 +142,11 @@ def _changed_rules(call: Call) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _key(rule: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the comparable part of a requested rule; no port is the same as all ports. Networks are compared by their
-    value, since they are stored as they were written."""
+    """Return the key by which rules are compared. Rules without ports equal rules for all ports. Networks are compared
+    in canonical form, because the stored form is that of the request."""
     ports, network = (rule["from_port"], rule["to_port"]), rule.get("cidr")
     if network is not None:
-        with contextlib.suppress(ValueError):  # nova-api refuses the network.
+        with contextlib.suppress(ValueError):  # an invalid network, which nova-api will refuse
             network = str(plain_ip.network(network, strict=False))
     return (rule["ip_protocol"], *(ports if ports != (-1, -1) else (None, None)), network, rule.get("group_id"))
 
@@ -163,7 +163,7 @@ def _existing(call: Call, group: Group) -> dict[tuple[Any, ...], list[str]]:
 
 
 def authorize_ingress(call: Call) -> None:
-    """Add rules to a security group. None is added if one of them exists."""
+    """Add rules to a security group. If one of the rules exists, no rule is added."""
     group, rules = _changed_rules(call)
     existing = _existing(call, group)
     keys = {_key(rule) for rule in rules}
@@ -178,7 +178,7 @@ def authorize_ingress(call: Call) -> None:
 
 
 def revoke_ingress(call: Call) -> Mapping[str, Any]:
-    """Remove rules from a security group, and return those that it does not have."""
+    """Remove rules from a security group, and return the requested rules that the group does not have."""
     group, rules = _changed_rules(call)
     existing = _existing(call, group)
     for key in dict.fromkeys(map(_key, rules)):
@@ -255,7 +255,7 @@ def release(call: Call) -> None:
 
 
 def associate(call: Call) -> Mapping[str, Any]:
-    """Associate a floating address with an instance; it is disassociated from another one first."""
+    """Associate a floating address with an instance, after disassociating it from any other instance."""
     server, address = servers.get(call, call.args["InstanceId"]), _address(call)
     wanted = {"address": address["ip"]}
     if call.args["PrivateIpAddress"]:
@@ -269,7 +269,7 @@ def associate(call: Call) -> Mapping[str, Any]:
 
 
 def disassociate(call: Call) -> None:
-    """Disassociate a floating address from its instance. An address without an instance is left as it is."""
+    """Disassociate a floating address from its instance. Succeeds if the address has no instance."""
     address = _address(call, by_association=call.args["AssociationId"] is not None)
     if address["instance_id"]:
         _disassociate(call, address)
@@ -281,7 +281,7 @@ def _disassociate(call: Call, address: Mapping[str, Any]) -> None:
 
 
 def _none(_call: Call) -> list[Item]:
-    """Return the empty list: the networks of Nova are no VPCs."""
+    """Return an empty list, because Nova has no VPCs."""
     return []
 
 

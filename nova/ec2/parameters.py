@@ -1,6 +1,6 @@
 """Parameters of query requests: flat names ("Filter.1.Value.2") become nested values of declared types.
 
-A request is validated completely before any other service is called."""
+All parameters of a request are validated before nova-api is called."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_NAME = 255
 MOST_ELEMENTS = 1000
 # Maximum number of user data bytes, before base64.
 MOST_USER_DATA = 16 * 1024
-# Parameters of the protocol, which are no parameters of actions.
+# Parameters of the EC2 protocol, which actions do not declare.
 PROTOCOL = frozenset({
     "Action", "Version", "AWSAccessKeyId", "Signature", "SignatureVersion", "SignatureMethod", "Timestamp", "Expires",
     "SecurityToken", "X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders",
@@ -73,9 +73,9 @@ def tree_of(parameters: Mapping[str, str]) -> Tree:
         for part in path:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise Ec2Error("InvalidQueryParameter", f"The parameter {name} contradicts another one.")
+                raise Ec2Error("InvalidQueryParameter", f"The parameter {name} conflicts with another one.")
         if last in node:
-            raise Ec2Error("InvalidQueryParameter", f"The parameter {name} contradicts another one.")
+            raise Ec2Error("InvalidQueryParameter", f"The parameter {name} conflicts with another one.")
         node[last] = value
     return tree
 
@@ -202,7 +202,7 @@ class Encoded:
 
 @dataclasses.dataclass(frozen=True)
 class Identifier:
-    """An EC2 id of one of the ``prefixes``; its value is the number. ``code``: that of the error for another text."""
+    """An EC2 id of one of the ``prefixes``; its value is the number. ``code``: the error code for any other text."""
 
     prefixes: tuple[str, ...]
     code: str = "InvalidParameterValue"
@@ -285,6 +285,6 @@ def tags_for(specifications: Sequence[Mapping[str, Any]], kind: str) -> dict[str
 
 
 def check_tags(tags: Mapping[str, str]) -> None:
-    """Raise InvalidParameterValue for a key that is reserved for attributes that Nova does not have."""
+    """Raise InvalidParameterValue for keys that begin with ec2:, which this API uses for attributes of its own."""
     if any(key.startswith("ec2:") for key in tags):
         raise bad_value("Tag.Key", "keys that begin with ec2: are reserved.")

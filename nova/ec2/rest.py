@@ -18,13 +18,13 @@ from nova.ec2.errors import Ec2Error, RestError, bad_value, translated, unavaila
 
 LOG = logging.getLogger(__name__)
 
-# The microversion of most requests, and that of resources that later versions do not serve: images, volumes, key pairs
-# that Nova generates, floating addresses and security groups.
+# Microversion of most requests, and of requests for resources that later versions do not serve: images, volumes, key
+# pairs that Nova generates, floating addresses and security groups.
 VERSION, OLD = "2.96", "2.35"
 _CONNECT_TIMEOUT = 10.0
 # Maximum number of items per page; nova-api may have a lower limit.
 _PAGE = 1000
-# A page of a list without `next` links is the last one if it has fewer items. [api]max_limit must be at least this.
+# In lists without `next` links, a page with fewer items is the last one. Therefore [api]max_limit must not be lower.
 _SHORT = 20
 
 
@@ -32,7 +32,7 @@ def path_of(*parts: str) -> str:
     """Return a path of quoted parts. Raises InvalidParameterValue for dot segments, which HTTP clients resolve."""
     for part in parts:
         if part in (".", ".."):
-            raise bad_value("Name", f"{part} is not possible here.")
+            raise bad_value("Name", f"{part} is not allowed as a name.")
     return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
@@ -59,7 +59,7 @@ class Rest:
 
     def request(self, method: str, path: str, body: Any = None, version: str = VERSION,
                 codes: Mapping[int, str] | None = None, headers: Mapping[str, str] | None = None) -> Any:
-        """Return the decoded response. Raises Ec2Error; ``codes``: its codes by status, see errors.translated."""
+        """Return the decoded response. Raises Ec2Error; ``codes``: status -> code, see errors.translated."""
         try:
             return self.send(method, path, body, version, headers)
         except RestError as error:
@@ -108,7 +108,7 @@ class Rest:
     def send(self, method: str, path: str, body: Any = None, version: str = VERSION,
              headers: Mapping[str, str] | None = None) -> Any:
         """Return the decoded response, or None if it has no body. Raises RestError, and Unavailable if nova-api does
-        not respond; the request may have been executed all the same."""
+        not respond; the request may nevertheless have been executed."""
         sent = {**self._headers, "OpenStack-API-Version": f"compute {version}", **(headers or {})}
         data = None
         if body is not None:

@@ -21,7 +21,7 @@ PROTECTION = "ec2:disable-api-termination"
 INTERNAL = frozenset({"reservationId", "ownerId"})
 # Maximum number of servers that are read one by one; more are read as a list.
 _FEW = 10
-# Time for which terminated instances are shown.
+# Time for which terminated instances are listed.
 _SHOWN_AFTER_DELETION = datetime.timedelta(hours=1)
 
 PENDING, RUNNING, SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED = (
@@ -43,7 +43,7 @@ def state_of(server: Server) -> Item:
 
 
 def is_protected(server: Server) -> bool:
-    """Return True if TerminateInstances must refuse the server. The REST API deletes it all the same."""
+    """Return True if TerminateInstances must refuse to delete the server. The REST API ignores this protection."""
     return PROTECTION in (server.get("metadata") or {})
 
 
@@ -88,8 +88,8 @@ def act(call: Call, uuid: str, action: str, value: Any = None) -> Any:
 
 
 def visible(call: Call, numbers: Sequence[int] = ()) -> list[dict[str, Any]]:
-    """Return servers, the newest first, and those that were deleted within the last hour. ``numbers``: a few ids that
-    are read one by one; none: the servers of the project. Raises InvalidInstanceID.NotFound for an id of no server."""
+    """Return the servers of the project, newest first, then those deleted within the last hour. If ``numbers`` are a
+    few ids, only these servers are read. Raises InvalidInstanceID.NotFound for an unknown id."""
     if numbers and len(numbers) <= _FEW:
         uuids = call.ids.uuids(INSTANCE, numbers)
         servers = [call.rest.find(path_of("servers", uuid), "server") for uuid in dict.fromkeys(uuids)]
@@ -114,7 +114,7 @@ def group_names(call: Call, numbers: Sequence[int], names: Sequence[str]) -> lis
 
 
 def views(call: Call, servers: Sequence[Server]) -> list[Item]:
-    """Return instances for servers that the REST API has shown."""
+    """Return the EC2 instances for servers that the REST API has returned to the caller."""
     identities = call.ids.assign(INSTANCE, (server["id"] for server in servers))
     images = call.ids.texts("ami", (_image(server) for server in servers))
     groups = _groups(call) if any(server.get("security_groups") for server in servers) else {}
@@ -124,7 +124,7 @@ def views(call: Call, servers: Sequence[Server]) -> list[Item]:
     for server in servers:
         identity = identities.get(server["id"])
         if identity is None:
-            continue  # purged in the meantime
+            continue  # the server was purged in the meantime
         item = _view(server, images)
         item |= {
             "instanceId": ids.text(INSTANCE, identity.number), "reservationId": identity.reservation_id,

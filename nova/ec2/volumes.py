@@ -1,4 +1,4 @@
-"""Volumes and their snapshots, as nova-api shows those of the volume service."""
+"""Volumes and snapshots of the volume service, as nova-api shows them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nova.ec2.render import timestamp
 from nova.ec2.rest import OLD, path_of
 from nova.objects.accounts.ec2_id import INSTANCE
 
-# The type that means the default type of the volume service.
+# EC2 volume type that stands for the default type of the volume service.
 _STANDARD = "standard"
 _STATES = {"available": "available", "in-use": "in-use", "creating": "creating", "downloading": "creating",
            "attaching": "available", "reserved": "available", "detaching": "in-use", "deleting": "deleting"}
@@ -66,11 +66,11 @@ def describe(call: Call) -> list[Item]:
 
 
 def create(call: Call) -> Mapping[str, Any]:
-    """Create an empty volume, or a volume of a snapshot, which also decides on the size."""
+    """Create an empty volume, or a volume from a snapshot, by default with the size of the snapshot."""
     args = call.args
     tags = tags_for(args["TagSpecification"], "volume")
     if args["Encrypted"]:
-        raise unsupported("The encryption of volumes depends on their type.")
+        raise unsupported("Encrypted is not supported: the volume type decides on the encryption.")
     wanted: dict[str, Any] = {"size": args["Size"], "display_name": tags.get("Name", ""), "metadata": tags}
     if args["ClientToken"]:
         wanted["metadata"] = {**tags, _REQUEST: args["ClientToken"]}
@@ -92,7 +92,7 @@ def create(call: Call) -> Mapping[str, Any]:
 
 
 def delete(call: Call) -> None:
-    """Delete a volume that no instance has."""
+    """Delete a volume that is not attached to an instance."""
     volume = _get(call, call.args["VolumeId"])
     call.rest.request("DELETE", path_of("os-volumes", volume["id"]), version=OLD, codes=_REMOVAL_ERRORS)
 
@@ -165,7 +165,7 @@ def create_snapshot(call: Call) -> Mapping[str, Any]:
     volume = _get(call, call.args["VolumeId"])
     tags = tags_for(call.args["TagSpecification"], "snapshot")
     if set(tags) - {"Name"}:
-        raise unsupported("A snapshot can have the tag Name only.")
+        raise unsupported("A snapshot can have only the tag Name.")
     snapshot = call.rest.request("POST", "/os-snapshots", {"snapshot": {
         "volume_id": volume["id"], "force": True, "display_name": tags.get("Name", ""),
         "display_description": call.args["Description"] or ""}}, OLD, codes={413: "SnapshotLimitExceeded"})["snapshot"]

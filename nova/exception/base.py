@@ -28,7 +28,7 @@ class NovaException(Exception):
         """Return the message for operators, used in logs and in answers to administrators."""
         try:
             return self.inside_template.format(**self.kwargs) or self.message
-        except KeyError:  # raised with its own message, or by another release
+        except KeyError:  # the error has its own message, or comes from another release
             return self.message
 
     def __init_subclass__(cls, wire_name: str = "", **attributes: int | str) -> None:
@@ -82,7 +82,7 @@ class OverQuota(Forbidden, template=(
 
 
 class QuotaLimit(Forbidden, template="Quota exceeded."):
-    """A limit that is not a sum over servers (key pairs, metadata items, ...)."""
+    """An exceeded limit of resources that are not summed over servers (key pairs, metadata items, ...)."""
 
 
 class QuotaBelowUsage(Invalid, template=(

@@ -55,8 +55,8 @@ class InterfaceAttachFailed(NovaException,
 
 
 class InterfaceAttachTimedOut(ServiceUnavailable, template=(
-        "The network service has not created the interface in time; it may be attached later.")):
-    """An attach without an answer in time; the interface may still be attached."""
+        "The network service has not created the interface yet; it may be attached later.")):
+    """The API stopped waiting for an attach operation, which continues."""
 
 
 class PortNotFound(NotFound, template="Port id {port_id} could not be found."): ...

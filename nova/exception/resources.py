@@ -35,14 +35,14 @@ class HostEvacuated(Invalid, template=(
 class ComputeHostNotFound(NotFound, template="Compute host {host} could not be found."): ...
 
 
-class HostIdentityMismatch(Conflict, template="Host {host} must not start: {reason}"):
+class HostIdentityMismatch(Conflict, template="The service of host {host} must not start: {reason}"):
     """A service that must not start, since its host name, machine or database does not match the registered one."""
 
 
 class NodeOfAnotherHost(Conflict, template=(
         "Node {node} is registered as {name} of host {owner}, and servers have claims on it: host {host} must not "
         "report it. Two hosts have the same node id (state_path/compute_id), or a host was renamed.")):
-    """A node with claims that a second host reports."""
+    """A node that a second host reports, although servers have claims on it through the first host."""
 
 
 class HostBinaryNotFound(NotFound, template="Could not find binary {binary} on host {host}."): ...

@@ -45,7 +45,7 @@ class MetadataNotFound(NotFound, template="Metadata item was not found"): ...
 
 
 class InstanceQuiesceFailed(Conflict, template="Instance {instance_id} cannot be quiesced: {reason}"):
-    """A guest whose image requires frozen file systems in snapshots."""
+    """A guest whose file systems could not be frozen for a snapshot, although its image requires it."""
 
 
 class SnapshotFailed(NovaException, template="The snapshot of instance {instance_id} failed: {reason}"): ...
@@ -66,11 +66,11 @@ class UnsupportedGroupPolicy(Invalid, template="ServerGroup policy is not suppor
 
 class ClaimLost(NovaException,
                 template="No valid host was found. A selected host cannot take the server: {reason}."):
-    """Resources of the selected ``node`` that another request has claimed; an alternate is tried next. Users can read
-    the message if there is no other host, so the message does not name the node."""
+    """Resources of the selected ``node`` that another request has claimed. An alternate host is tried next. If there is
+    none, users can read the message, so the message does not name the node."""
 
 
-class UnknownOperation(Invalid, code=503, template="This release does not know the operation {name}."):
+class UnknownOperation(Invalid, code=503, template="This release does not support the operation {name}."):
     """An unknown operation in a request or in the journal of a service of another release; clients get a 503."""
 
 

@@ -28,7 +28,7 @@ class TooManyDiskDevices(Forbidden, template="A server may have at most {maximum
 
 
 class VolumeServiceUnavailable(ServiceUnavailable, template="The volume service is not available: {reason}."):
-    """A volume service that does not answer; the request may have been executed."""
+    """A volume service that does not respond; the request may have been executed."""
 
 
 class KeyManagerUnavailable(ServiceUnavailable, template="The key manager is not available."): ...
@@ -45,7 +45,7 @@ class ShareTagInUse(Conflict,
 class ShareStatusIncorrect(Conflict, template="Share {share_id} is in status {status}, but has to be {expected}."): ...
 class ShareInUse(Conflict, template="Share {share_id} is in use by instance {instance_uuid}."): ...
 class SharesUnsupported(Conflict,
-                        template="The host of instance {instance_uuid} cannot give its guest shares ({trait})."): ...
+                        template="The host of instance {instance_uuid} does not support shares ({trait})."): ...
 class ForbiddenWithShares(Conflict, template="Cannot '{method}' instance {instance_uuid} while it has shares."): ...
 class ShareProtocolUnsupported(Invalid,
                                template="Share {share_id} has the protocol {protocol}, which is not supported."): ...
@@ -57,4 +57,4 @@ class ShareUnusable(NovaException, template="Share {share_id} cannot be used: {r
 
 
 class ShareServiceUnavailable(ServiceUnavailable, template="The share service is not available: {reason}."):
-    """A share service that does not answer; the request may have been executed."""
+    """A share service that does not respond; the request may have been executed."""

@@ -1,4 +1,4 @@
-"""The HTTP server of the API and the metadata service, with h11 as parser of all but the usual requests, within
-limits.
+"""The HTTP server of the API, and the HTTP parser that the metadata service shares with it. h11 parses only requests of
+an unusual form.
 
-One thread has all connections, so that slow clients occupy none of the threads that process requests."""
+One thread handles all connections, so that slow clients do not occupy the threads that process requests."""

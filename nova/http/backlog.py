@@ -11,16 +11,15 @@ from nova.http.tls import Secured
 
 # Seconds that the first connection waits before the server counts as overloaded.
 _LATE = 2.0
-# Under overload, every so many-th connection taken is the one that has waited longest.
+# Under overload, one in this number of connections is the one that has waited longest; the others are the newest.
 _SHARE = 5
 _CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 class Backlog(queue.Queue[Any]):
-    """A queue: first in, first out until the first connection has waited for ``late`` seconds. From then on the server
-    is overloaded, and the oldest clients are the next to time out: in FIFO order every response would be just too late.
-    Therefore mostly the newest connection is taken, which is answered in time. None (the end of a thread) comes after
-    all connections."""
+    """A queue that is first in, first out until the oldest connection has waited for ``late`` seconds. Then the server
+    is overloaded: in FIFO order every client would time out shortly before its response. Therefore mostly the newest
+    connection is taken, whose client still waits. None, which ends a thread, is taken after all connections."""
 
     def __init__(self, late: float = _LATE) -> None:
         self._late = late
@@ -50,7 +49,7 @@ class Backlog(queue.Queue[Any]):
         return (self._waiting.popleft() if self._taken % _SHARE == 0 else self._waiting.pop())[1]
 
     def take_closed(self) -> list[Any]:
-        """Remove and return connections whose clients have disconnected; they still count as connections."""
+        """Remove and return connections whose clients have disconnected. The caller must close them."""
         with self.mutex:
             poller = select.poll()
             for _since, waiting in self._waiting:

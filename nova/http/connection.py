@@ -24,7 +24,7 @@ from nova.service.rates import client_of
 _PIECE = 64 * 1024
 # Seconds that a connection may be idle between requests, or before the first one.
 IDLE = 60.0
-# A response must be read within these seconds, and longer for a long one, at so many bytes per second.
+# A client must read a response within these seconds plus the response's size divided by these bytes per second.
 _FETCH = 30.0
 _SLOWEST = 16 * 1024
 # Limits in seconds and bytes for reading and discarding what a client sends after its request was refused; without
@@ -34,7 +34,7 @@ _DISCARD = 16 * 1024 * 1024
 
 
 class State(enum.Enum):
-    """States of a connection. The loop's thread owns it; in the state WORKING the processing thread does."""
+    """States of a connection. In WORKING a processing thread owns the connection, otherwise the event loop's thread."""
 
     GREETING = "TLS handshake"
     READING = "waiting for a request or receiving one"
@@ -67,7 +67,8 @@ class Loop(Protocol):
 
 
 class Connection:
-    """``used``: number of requests received. ``deadline``: when the connection is closed without further activity."""
+    """A client's connection. ``used``: number of requests received. ``deadline``: time at which an inactive connection
+    is closed."""
 
     __slots__ = ("_discarded", "_exchange", "_keep", "_loop", "_rest", "_tls", "address", "begun",
                  "client", "data", "deadline", "port", "secure", "since", "sock",
@@ -108,12 +109,12 @@ class Connection:
     def expired(self) -> None:
         """Handle an expired deadline."""
         if self.state is State.READING and self.begun:
-            self.refuse(408, f"The request has not come within {self._loop.limits.receive:g} seconds.")
+            self.refuse(408, f"The request was not complete within {self._loop.limits.receive:g} seconds.")
         else:
             self.close()
 
     def refuse(self, status: int, message: str, retry_after: int | None = None) -> None:
-        """Answer an invalid request with an error in the API's format, and close."""
+        """Respond to an invalid request with an error in the API's format, then close the connection."""
         headers = [("Content-Type", "application/json")]
         if retry_after is not None:
             headers.append(("Retry-After", str(retry_after)))
@@ -194,8 +195,8 @@ class Connection:
                 "wsgi.multithread": True, "wsgi.multiprocess": True, "wsgi.run_once": False}
 
     def answer(self, status: str, headers: messages.Headers, body: bytes) -> None:
-        """Send a response; the loop's thread owns the connection again. Raises h11.LocalProtocolError for an invalid
-        header."""
+        """Send a response, and give the connection back to the loop's thread. Raises h11.LocalProtocolError for an
+        invalid header."""
         self._keep = self._keep and not self._loop.leaving
         self._answer(status, headers, body)
 
@@ -227,14 +228,14 @@ class Connection:
             self._sent()
 
     def _sent(self) -> None:
-        self._rest = memoryview(b"")  # an empty part of the response would keep all of it in memory
+        self._rest = memoryview(b"")  # an empty view of the response would keep all of it in memory
         if self._exchange.again():
             self.state = State.READING
             self._expect_request()
             if self.data or self._exchange.pending:
                 self._advance()
             else:
-                # A secure connection may have buffered bytes that the system does not know of.
+                # Bytes of a TLS connection may be buffered in this process, so that epoll does not report them.
                 waits = select.EPOLLOUT if self._tls is not None and self._tls.pending() else 0
                 self._loop.await_(self, select.EPOLLIN | waits)
         elif self._discarded or self.data or self._exchange.pending:
@@ -274,7 +275,7 @@ class Connection:
             return
         if complete:
             if self._exchange.too_long:
-                # Authentication comes before the size limit: without it an oversized body is not read.
+                # The body is not read. The application runs, since a missing token (401) precedes the size (413).
                 self._keep = False
                 self._discarded = 1
             self.used += 1

@@ -1,4 +1,4 @@
-"""The requests of one connection and their responses, read and written within limits: unusual ones by h11."""
+"""The requests of one connection and their responses, within limits. h11 processes only requests of an unusual form."""
 
 import h11
 
@@ -12,8 +12,8 @@ class Exchange:
     """A request and its response, one at a time.
 
     ``header_size``, ``body_size``: maximum bytes of the request line with headers, and of a body; ``lenient``: see
-    :func:`messages.environ_of`. ``environ`` is None until the headers are complete. ``too_long``: the body is not read,
-    and the environment has its length only (more than ``body_size``).
+    :func:`messages.environ_of`. ``environ`` is None until the headers are complete. ``too_long``: the body is longer
+    than ``body_size``, and is not read; the environment contains only its length.
     """
 
     __slots__ = ("_body_size", "_h11", "_header_size", "_keep", "_lenient", "_raw", "_tail", "_usual", "body",
@@ -33,15 +33,15 @@ class Exchange:
         self._raw = bytearray(self._h11.trailing_data[0])
         # The last bytes of the body given to h11, including any bytes behind the last chunk.
         self._tail = b""
-        self._usual: messages.Usual | None = None  # the request that h11 does not read
+        self._usual: messages.Usual | None = None  # None if h11 reads the request
 
     @property
     def pending(self) -> bool:
-        """Return True if bytes of another request, or of anything else, have come after this one."""
+        """Return True if h11 has received bytes beyond the end of this request."""
         return bool(self._h11.trailing_data[0])
 
     def again(self) -> bool:
-        """Return True, after an answer, if another request may follow, and prepare for it."""
+        """Prepare for the next request after a response. Return False if no further request is allowed."""
         if self._usual is None:
             if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
                 return False
@@ -102,7 +102,7 @@ class Exchange:
                 return True
 
     def _feed(self, data: bytearray) -> bool:
-        """Feed h11, with at most the allowed number of bytes of the headers."""
+        """Pass bytes to h11, but not more bytes of headers than allowed. Return False if no bytes are left."""
         if self.environ is not None:
             piece = bytes(data[:_PIECE])
             self._tail = self._tail[-2 * self._header_size:] + piece
@@ -134,13 +134,13 @@ class Exchange:
         self.too_long = True
 
     def invitation(self) -> bytes:
-        """Return the interim answer (100) for a client that expects it before it sends the body."""
+        """Return the interim response 100 (Continue) if the client waits for it before it sends the body."""
         if self._usual is not None or not self._h11.they_are_waiting_for_100_continue or self.pending:
             return b""
         return self._h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
 
     def answer(self, status: str, headers: messages.Headers, body: bytes, keep: bool) -> bytes:
-        """Return the bytes of a response. Raises h11.LocalProtocolError for an invalid header, without effect."""
+        """Return the bytes of a response. After h11.LocalProtocolError (invalid header) it may be called again."""
         if self._usual is not None:
             self._keep = keep and self._usual.keep and not self.too_long
             bodiless = self._usual.environ["REQUEST_METHOD"] == "HEAD" or status[:3] in ("204", "304")

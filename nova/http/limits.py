@@ -13,7 +13,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """Limits of clients: bytes of the request line and headers, bytes of a body, seconds for a whole request,
-    connections of one client and in total. ``trusted``: addresses (proxies) without a limit of connections."""
+    connections of one client and in total. ``trusted``: returns True for addresses (proxies) without a limit."""
 
     header_size: int = 32 * 1024
     body_size: int = 112 * 1024
@@ -24,7 +24,8 @@ class Limits:
 
 
 def among(texts: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that returns True for addresses in these addresses and networks. Raises ValueError."""
+    """Return a function that tests whether an address is one of, or in one of, these addresses and networks. Raises
+    ValueError if a text is neither."""
     networks = [plain_ip.network(text.strip(), strict=False) for text in texts if text.strip()]
     if not networks:
         return lambda address: False

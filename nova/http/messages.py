@@ -1,6 +1,6 @@
 """Conversion between HTTP messages and WSGI.
 
-Messages that a proxy in front might interpret differently are refused here, where h11 leaves the decision to its users.
+This module refuses messages that h11 accepts, but that a proxy in front of the server might interpret differently.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Envir
         raise Refused(431, "There are too many headers.")
     host, environ = request_line(request.method, request.target, request.http_version)
     for name, value in request.headers:
-        if b"_" not in name:  # WSGI could not distinguish the two; a proxy may have removed the other.
+        if b"_" not in name:  # In WSGI, X_Y would look like X-Y, which a proxy may have removed.
             _add(environ, name.decode("ascii"), value.decode("latin-1"))
     if host is not None:
         environ["HTTP_HOST"] = host
@@ -71,7 +71,7 @@ def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Envir
 def check_end(fields: int, raw: bytes) -> None:
     """Check the end of a chunked body: ``raw``, with trailer ``fields``. Raises Refused.
 
-    h11 accepts a bare line feed as a line end there: a field for a proxy would be another request for this server.
+    h11 accepts a bare line feed as a line end there. What a proxy reads as a field could be another request for h11.
     """
     lines = raw.removesuffix(b"\r\n\r\n").rsplit(b"\r\n", fields + 1)[-fields - 1:]
     if not raw.endswith(b"\r\n\r\n") or not _LAST_CHUNK.fullmatch(lines[0]) or _STRAY.search(b"\r\n".join(lines)):
@@ -79,7 +79,7 @@ def check_end(fields: int, raw: bytes) -> None:
 
 
 def request_line(method: bytes, raw_target: bytes, version: bytes) -> tuple[str | None, Environ]:
-    """Return the host of an absolute target (RFC 9112 3.2.2; it counts instead of the Host header), and the environ.
+    """Return the host of an absolute target, which replaces the Host header (RFC 9112 3.2.2), and the environment.
     Raises Refused."""
     if version not in (b"1.0", b"1.1"):
         raise Refused(505, "Only HTTP/1.0 and HTTP/1.1 are supported.")
@@ -109,7 +109,7 @@ def _add(environ: Environ, name: str, value: str) -> None:
 
 
 def call(application: Wsgi, environ: Environ) -> tuple[str, Headers, bytes]:
-    """Run a WSGI application to its end: status, headers and body."""
+    """Run a WSGI application completely; return status, headers and body."""
     started: list[tuple[str, Headers]] = []
     parts: list[bytes] = []
 
@@ -128,7 +128,7 @@ def call(application: Wsgi, environ: Environ) -> tuple[str, Headers, bytes]:
 
 
 def response(status: str, headers: Headers, body: bytes, keep: bool) -> h11.Response:
-    """Return the headers of a response. Raises h11.LocalProtocolError for an invalid one (with a line break)."""
+    """Return the headers of a response. Raises h11.LocalProtocolError for an invalid one, e.g. with a line break."""
     encoded(status, headers, body, keep)  # check first: h11 raises other types of errors for some headers
     code, _space, phrase = status.partition(" ")
     sent = [(name.encode("latin-1"), value.encode("latin-1"))
@@ -137,7 +137,7 @@ def response(status: str, headers: Headers, body: bytes, keep: bool) -> h11.Resp
 
 
 def _all_headers(code: str, headers: Headers, body: bytes, keep: bool) -> Headers:
-    """Return the headers of a response with those that the server adds."""
+    """Return the headers of a response, including those that the server adds."""
     names = {name.lower() for name, _value in headers}
     sent = [*headers]
     if "content-length" not in names and code not in ("204", "304"):
@@ -152,7 +152,7 @@ def _all_headers(code: str, headers: Headers, body: bytes, keep: bool) -> Header
 
 class Usual:
     """A request of the usual form, read by regular expressions. h11, which takes ten times as long, reads all others:
-    those of HTTP/1.0, with chunks, with a target that is no path, with unusual headers, or malformed."""
+    those of HTTP/1.0, with chunks, with a target other than a path, with unusual headers, or malformed."""
 
     __slots__ = ("environ", "header_size", "keep", "length")
 

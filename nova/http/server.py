@@ -26,7 +26,7 @@ from nova.http.tls import Secured
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of connections accepted at once.
+# Maximum number of connections accepted before other events are handled, and of refused connections that stay open.
 _AT_ONCE = 64
 # Seconds between two checks for connections past their deadline.
 _CHECK_INTERVAL = 0.5
@@ -36,9 +36,9 @@ _HANDSHAKE = 0.05
 _GRACE = 1.0
 # Maximum number of unread response bytes of all clients; above that the oldest responses are dropped.
 _MOST_UNSENT = 64 * 1024 * 1024
-# Number of files that the process opens for other purposes than connections.
+# Number of file descriptors that are reserved for other purposes than connections.
 _OTHER_FILES = 128
-# Seconds between two equal log lines.
+# Minimum number of seconds between two equal warnings.
 _LOG_INTERVAL = 60.0
 # A classic packet filter (linux/filter.h): load the TCP flags; drop a packet with SYN, accept all others.
 _NO_SYN = struct.pack("=" + 4 * "HBBI", 0x30, 0, 0, 13, 0x45, 0, 1, 0x02, 0x06, 0, 0, 0, 0x06, 0, 0, 0xffffffff)
@@ -48,10 +48,10 @@ _SO_ATTACH_FILTER = 26
 class Server:
     """Serves a listening socket, which other processes may share, from prepare() to stop().
 
-    stop() continues for ``linger`` seconds, but closes every connection after its response; then it accepts no
-    connections, and requests in progress have ``timeout`` seconds. ``last``: returns True if the socket is closed with
-    this server instead of being left to other processes. A request whose client has disconnected before a thread was
-    free is not executed. ``error_body``: makes the responses to invalid requests. ``secure``: the TLS context, or None.
+    After stop() the server runs for ``linger`` more seconds and closes every connection after its response. Then it
+    accepts no connections, and requests in progress have ``timeout`` seconds. ``last``: returns True if no other
+    process continues to serve the socket. A request whose client disconnects before a thread is free is not executed.
+    ``error_body``: returns the body of the response to an invalid request. ``secure``: the TLS context, or None.
     """
 
     def __init__(self, shared: socket.socket, application: Wsgi, threads: int, limits: Limits,
@@ -79,8 +79,8 @@ class Server:
         self._logged_at: dict[str, float] = {}
 
     def prepare(self) -> None:
-        """Start the threads (after forking)."""
-        # A copy: closing it at stop leaves the socket to the other processes.
+        """Start the threads that process requests. Call this after forking, because a fork does not copy threads."""
+        # A copy of the file descriptor; closing it at stop does not affect other processes.
         self._listening = self._shared.dup()
         self._listening.setblocking(False)
         self._number = self._listening.fileno()
@@ -92,7 +92,7 @@ class Server:
             thread.start()
 
     def serve(self) -> None:
-        """Serve in this thread; return after stop(), when all requests are answered."""
+        """Serve requests in this thread. Return after stop(), when all requests are answered."""
         self._serving = True
         checked_at = time.monotonic()
         try:
@@ -144,7 +144,7 @@ class Server:
                 try:
                     self._answer(connection)
                 except Exception:
-                    LOG.exception("Unexpected error at a connection, closing it")
+                    LOG.exception("Unexpected error at a client's connection, closing the connection")
                     connection.close()
         finally:
             self._finished.release()
@@ -162,7 +162,7 @@ class Server:
         try:
             connection.answer(*answer)
         except h11.LocalProtocolError:
-            LOG.exception("Cannot send the response, closing the connection")
+            LOG.exception("The response has an invalid header, the request fails (500)")
             connection.refuse(500, "The log of nova-api has the details.")
 
     # -- the loop's thread -----------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Server:
                 try:
                     connection.ready()
                 except Exception:
-                    LOG.exception("Unexpected error at a connection, closing it")
+                    LOG.exception("Unexpected error at a client's connection, closing the connection")
                     connection.close()
 
     def _close_stale(self) -> None:
@@ -200,7 +200,7 @@ class Server:
             if unsent <= _MOST_UNSENT:
                 break
             unsent -= connection.unsent
-            self._warn("Clients do not read too many bytes of responses: dropped the response to %s", connection.client)
+            self._warn("Clients have not read 64 MiB of responses: dropped the response to %s", connection.client)
             connection.close()
 
     def _accept(self) -> bool:
@@ -211,7 +211,7 @@ class Server:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return number > 0
             except OSError as error:
-                # File descriptors or memory are exhausted: serve open connections instead of retrying at once.
+                # File descriptors or memory are exhausted. Serve open connections, and retry after _CHECK_INTERVAL.
                 self._warn("Cannot accept new connections, retrying: %s", str(error))
                 self._poll.modify(self._number, 0)
                 self._paused = True
@@ -237,8 +237,8 @@ class Server:
 
     def _turn_away(self, connection: Connection, crowded: bool) -> None:
         """Refuse a connection beyond a limit without waiting for its client."""
-        self._warn("%s has too many connections ([api]connections_per_client)" if crowded else
-                   "There are too many connections ([api]max_connections), the last from %s", connection.client)
+        self._warn("Refused a connection from %s, which has [api]connections_per_client connections" if crowded else
+                   "Refused a connection from %s: [api]max_connections connections are open", connection.client)
         with self._lock:
             ending = sum(present.state is State.ENDING for present in self._connections.values())
         if connection.secure or ending >= _AT_ONCE:
@@ -251,7 +251,7 @@ class Server:
             connection.refuse(503, "There are too many connections.", retry_after=1)
 
     def _make_room(self, newcomer: Connection) -> bool:
-        """Close an idle connection of the client with the most connections. Return False if none is idle."""
+        """Close an idle connection of the client with the most connections. Return False if none can be closed."""
         with self._lock:
             idle = [connection for connection in self._connections.values()
                     if connection.state not in (State.WORKING, State.SENDING)]
@@ -312,13 +312,13 @@ def _unanswered(connection: Connection, early: bool) -> bool:
 
 
 def shut_to_newcomers(listening: socket.socket) -> None:
-    """Stop new connections to a socket before it is closed; connections in its queue stay.
+    """Ignore new connections to a listening socket before it is closed; connections in its queue can be accepted.
 
     Closing a socket resets the connections in its queue, and a client may connect after the last accept(). New
-    connections are not refused but ignored: the client's system retries after a second and finds the socket closed, or
-    that of the successor.
+    connections are not refused but ignored: the client's kernel retries after a second, and then the socket is closed
+    or replaced by that of a new process.
     """
     program = ctypes.create_string_buffer(_NO_SYN)
-    with contextlib.suppress(OSError):  # On a kernel without it, connections of the last moment are reset.
+    with contextlib.suppress(OSError):  # A kernel without filters resets connections that arrive now.
         listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER,
                              struct.pack("HP", len(_NO_SYN) // 8, ctypes.addressof(program)))

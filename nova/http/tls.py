@@ -8,7 +8,7 @@ from nova.conf import CONF
 
 # Maximum number of bytes per read from a socket.
 _PIECE = 16 * 1024
-# Bytes allowed without a request: the handshake and TLS messages beside requests.
+# Maximum number of bytes received without application data (handshake, other TLS messages); then the client is closed.
 _OVERHEAD = 64 * 1024
 
 
@@ -71,7 +71,7 @@ class Secured:
         return data
 
     def send(self, data: bytes | memoryview) -> int:
-        """Return how many bytes were taken; flush() sends them. Raises OSError: ssl.SSLWantWriteError or others."""
+        """Encrypt data for flush() to send; return how many bytes. Raises OSError: ssl.SSLWantWriteError or others."""
         self.flush()
         return self._tls.write(data)
 
@@ -89,11 +89,11 @@ class Secured:
             self._unsent = self._unsent[sent:]
 
     def pending(self) -> int:
-        """Return the number of buffered bytes that the system does not know of."""
+        """Return the number of received bytes that are buffered here, so that epoll does not report them."""
         return self._tls.pending() + self._in.pending
 
     def unwrap(self) -> None:
-        """Send the end of the connection. Raises OSError, also if the client has not closed yet."""
+        """Send the TLS message that ends the connection. Raises OSError, also if the client has not sent it yet."""
         try:
             self._tls.unwrap()
         finally:
@@ -118,7 +118,7 @@ class Secured:
             return b""
 
     def _take(self) -> None:
-        """Read a piece. Raises OSError: ssl.SSLWantReadError if there is none, or others."""
+        """Read bytes from the socket into the TLS buffer. Raises OSError: ssl.SSLWantReadError (no data) or others."""
         try:
             piece = self._sock.recv(_PIECE)
         except BlockingIOError:

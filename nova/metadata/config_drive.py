@@ -1,5 +1,5 @@
-"""Config drives: the metadata of a guest as a small disk image. The files of an instance are always the same, in the
-same order, except for the random seed."""
+"""Config drives: the metadata of a guest as a small disk image. Two drives of an unchanged instance have the same
+files in the same order; only the random seed differs."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ LOG = logging.getLogger(__name__)
 
 LABEL = "config-2"
 VFAT_BYTES = 64 * 1024 * 1024
-TIMEOUT = 120
+TIMEOUT = 120  # seconds for one run of a tool
 
 
 def files(instance: Instance, settings: MetadataSettings, admin_pass: str | None = None,
@@ -98,9 +98,10 @@ def _run(argv: list[str]) -> None:
         done = subprocess.run([program, *argv[1:]], capture_output=True, text=True, timeout=TIMEOUT, check=False,
                               env={**os.environ, "PATH": search, "MTOOLS_SKIP_CHECK": "1"})
     except subprocess.TimeoutExpired as error:
-        raise exception.ConfigDriveFailed(reason=f"{argv[0]} took too long") from error
+        raise exception.ConfigDriveFailed(reason=f"{argv[0]} took longer than {TIMEOUT} seconds") from error
     if done.returncode != 0:
-        LOG.error("%s failed with status %d, the operation fails: %s", argv[0], done.returncode, done.stderr.strip())
+        LOG.error("Cannot create a config drive, the operation fails: %s exited with status %d: %s", argv[0],
+                  done.returncode, done.stderr.strip())
         raise exception.ConfigDriveFailed(reason=f"{argv[0]} failed")
 
 

@@ -84,7 +84,7 @@ def block_devices(instance: Instance) -> dict[str, str]:
     ephemerals = volumes = 0
     for disk in instance.block_devices:
         is_swap = disk.guest_format == "swap"
-        # A flavor without swap has no swap disk, though the server may have been created with one.
+        # A guest has no swap disk if its flavor has no swap, even if the server was created with a swap disk.
         is_missing = is_swap and not disk.is_volume and not instance.flavor.swap
         if disk.boot_index == 0 or not disk.device_name or disk.replaces or is_missing:
             continue
@@ -104,5 +104,5 @@ def _since(version: str, first: str) -> bool:
 
 
 def _image_id(kind: str, image: str) -> str:
-    """Return the EC2 id of an image, derived from its id ("": zero)."""
+    """Return the EC2 id of an image, derived from its uuid ("": there is no image, so its number is 0)."""
     return f"{kind}-{zlib.crc32(image.encode()) if image else 0:08x}"

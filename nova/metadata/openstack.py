@@ -1,4 +1,4 @@
-"""The openstack tree: ``/openstack/<version>/...``."""
+"""The OpenStack tree of the metadata: ``/openstack/<version>/...``."""
 
 import base64
 import datetime
@@ -39,12 +39,12 @@ def resolve(version: str) -> str | None:
 
 
 def listed(today: datetime.date) -> list[str]:
-    """Return the versions listed by /openstack, without future versions."""
+    """Return the versions listed by /openstack, except those with a date in the future."""
     return [version for version in VERSIONS if datetime.date.fromisoformat(version) <= today] + ["latest"]
 
 
 def documents(version: str, has_user_data: bool, service: bool = True) -> list[str]:
-    """Return the names of documents of a version. ``password`` exists only in the service, not on config drives."""
+    """Return the names of the documents in a version. ``password`` exists only in the metadata service."""
     names = ["meta_data.json"]
     names += ["user_data"] if has_user_data else []
     names += ["password"] if service and version >= GRIZZLY else []
@@ -95,7 +95,7 @@ def meta_data(instance: Instance, version: str, settings: MetadataSettings, admi
 
 
 def devices(instance: Instance, version: str) -> list[dict[str, Any]]:
-    """Return devices with tags and shares. Since Rocky all interfaces are included, with ``vf_trusted``."""
+    """Return the shares, and the devices with tags; from version ROCKY all interfaces, with ``vf_trusted``."""
     addresses = {address.device: address for address in instance.device_addresses or ()}
     nics = [_nic(vif, addresses.get(vif.mac.lower()), version) for vif in instance.network_info
             if vif.tag or version >= ROCKY]
@@ -116,7 +116,7 @@ def _disk(disk: BlockDevice, address: DeviceAddress | None) -> dict[str, Any]:
 
 
 def _place(address: DeviceAddress | None, bus: str = "none") -> dict[str, Any]:
-    """Return the bus and the address of a device. ``bus``: its bus if its address is not known."""
+    """Return the bus and the address of a device. ``bus``: the bus to return if its address is unknown."""
     return {"bus": address.bus, "address": address.address} if address else {"bus": bus, "address": "none"}
 
 

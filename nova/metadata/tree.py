@@ -73,7 +73,8 @@ class Tree:
         listed = openstack.documents(version, bool(self.instance.user_data))
         if len(names) == 1:
             return _text("\n".join(listed))
-        if names[1] not in (*listed, "network_data.json"):  # Old versions serve the last one without listing it.
+        # Versions before LIBERTY serve network_data.json, but do not list it.
+        if names[1] not in (*listed, "network_data.json"):
             return None
         if names[1] == "password":
             return _text(password_of(self.instance.system_metadata))

@@ -1,5 +1,5 @@
-"""The interfaces of a share back end: one on hosts, one on conductors, which authorize access to shares. All methods
-are idempotent."""
+"""The interfaces of a share back end: one for hosts, and one for conductors, which grant hosts access to shares. All
+methods are idempotent."""
 
 import abc
 from collections.abc import Mapping
@@ -39,8 +39,8 @@ class NoShares(HostShares):
 
 
 class ShareService(Protocol):
-    """Lookup of shares, and access of hosts to shares. All methods raise ShareServiceUnavailable; the request may have
-    been executed then."""
+    """Lookup of shares, and access of hosts to shares. All methods may raise ShareServiceUnavailable although their
+    request was executed."""
 
     def get(self, ctx: RequestContext, project_id: str, share_id: str, host: str) -> Share:
         """Return a share of the project that the caller may use for a server on this host. Raises ShareNotFound,

@@ -91,10 +91,11 @@ class ManilaShares:
                         "lock_visibility": True, "lock_deletion": True,
                         "lock_reason": f"Lock by nova for instance {instance_uuid}"}})
                 elif rules[0]["state"] == _ERROR:
-                    raise exception.ShareAccessGrantError(share_id=share_id, reason="its access rule has failed")
+                    raise exception.ShareAccessGrantError(share_id=share_id, reason="its access rule is in state error")
                 if time.monotonic() > until:
                     raise exception.ShareAccessGrantError(
-                        share_id=share_id, reason="the access rule was not applied in time")
+                        share_id=share_id, reason="Manila did not apply the access rule within "
+                                                  f"{CONF.manila.share_apply_policy_timeout} seconds")
                 time.sleep(_POLL_INTERVAL)
         except (exception.ShareNotFound, exception.Forbidden, exception.Invalid) as error:
             raise exception.ShareAccessGrantError(share_id=share_id, reason=str(error)) from error

@@ -69,7 +69,7 @@ class MountedShares(HostShares):
             failed = _run("umount", "--", path)
             if failed:
                 # The NFS server may be down, or a process of the former guest may still have files open.
-                LOG.warning("[instance: %s] Cannot unmount share %s, detaching it until it is no longer in use: %s",
+                LOG.warning("[instance: %s] Cannot unmount share %s, unmounting it when it is unused (umount -l): %s",
                             instance_uuid, share_id, failed)
                 failed = _run("umount", "-l", "--", path)
             if failed:
@@ -91,7 +91,7 @@ class MountedShares(HostShares):
 
 
 def mounted() -> set[str]:
-    """Return all mount points. Accesses no mounted file system, which would block if its server is down."""
+    """Return all mount points. Does not access the mounted file systems: this would block if a server is down."""
     with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
         return {_ESCAPED.sub(lambda match: chr(int(match[1], 8)), line.split(" ")[4]) for line in file}
 

@@ -33,7 +33,7 @@ os-tenant-networks=OSTenantNetworks os-used-limits os-used-limits-for-admin os-u
 os-virtual-interfaces os-volume-attachment-update os-volumes
 """
 
-# Alias -> name, by default as FlavorAccess for os-flavor-access.
+# Alias -> name. An alias without a name above gets one of the form FlavorAccess for os-flavor-access.
 _NAMES = {alias: name or "".join(word[0].upper() + word[1:] for word in alias.removeprefix("os-").split("-"))
           for alias, _, name in (item.partition("=") for item in _EXTENSIONS.split())}
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")

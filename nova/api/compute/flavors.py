@@ -97,7 +97,7 @@ def _list(req: Request, view: View, path: str) -> dict[str, Any]:
 
 
 def _is_public(req: Request) -> bool | None:
-    """Return the value of is_public, None for all flavors. Only administrators may see private ones."""
+    """Return the filter is_public, or None for all flavors. Only administrators may list private flavors."""
     given = req.arg("is_public")
     if given is None or not req.ctx.is_admin:
         return True
@@ -219,7 +219,7 @@ def show_spec(req: Request) -> dict[str, Any]:
 
 @accepts(body=Object({"extra_specs": Field(Object(patterns=_SPEC), required=True)}), answer=_SPECS, errors=(409,))
 def create_specs(req: Request) -> dict[str, Any]:
-    """Set extra specs of a flavor, besides those that it has."""
+    """Add or change extra specs of a flavor; its other extra specs are kept."""
     return {"extra_specs": _set_specs(req, req.body["extra_specs"])}
 
 

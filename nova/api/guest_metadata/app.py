@@ -52,7 +52,7 @@ class Application:
         except exception.NotFound:
             status, document = 404, tree.Document(b"Not Found")
         except exception.ServiceUnavailable as error:
-            LOG.warning("Cannot read a guest's metadata from a conductor, its request fails: %s", error)
+            LOG.warning("Cannot read a guest's metadata from a conductor, the guest's request fails (503): %s", error)
             status, document = 503, tree.Document(b"Service Unavailable")
         except Exception:
             LOG.exception("Unexpected error in the metadata request %s", environ.get("PATH_INFO"))
@@ -82,7 +82,7 @@ class Application:
             length = int(environ.get("CONTENT_LENGTH") or 0)
         except ValueError:
             raise HTTPError(400, "Content-Length is not a number.") from None
-        if not 0 <= length <= PASSWORD_MAX:  # a negative length would read everything
+        if not 0 <= length <= PASSWORD_MAX:  # read() with a negative length would read without a limit
             raise HTTPError(400, f"The password is longer than {PASSWORD_MAX} bytes.")
         try:
             password = environ["wsgi.input"].read(length).decode()
@@ -103,7 +103,7 @@ class Application:
         if network_id:
             return self._instances.by_address(network_id, environ["REMOTE_ADDR"])
         if not self._secret:
-            raise HTTPError(403, "Proxies are not set up: [metadata]metadata_proxy_shared_secret.")
+            raise HTTPError(403, "Requests of proxies are disabled: [metadata]metadata_proxy_shared_secret is not set.")
         uuid = self._header(environ, "X-Instance-ID")
         project = self._header(environ, "X-Tenant-ID")
         signature = self._header(environ, "X-Instance-ID-Signature")

@@ -13,10 +13,10 @@ from nova.rpcapi.servers import Servers
 
 # Maximum number of cached instances.
 SIZE = 2000
-# Seconds for which "no such instance" is cached, so that guests cannot flood the bus.
+# Maximum seconds for which "no such instance" is cached, so that guests cannot flood the message bus.
 MISSING = 1.0
 
-# Network, address and uuid of an instance.
+# A function of the network id, the address and the uuid of an instance.
 HasAddress = Callable[[str, str, str], bool]
 
 
@@ -32,9 +32,9 @@ class Instances:
         self._cache: dict[tuple[str, ...], tuple[float, Instance | None]] = {}
 
     def by_address(self, network_id: str, address: str) -> Instance:
-        """Return the owner of a fixed address if it is on this host. The rows may assign the address to another server
-        while the guest of its former owner still runs here (the host was down when the server was deleted); and the
-        cache may contain a former owner."""
+        """Return the instance with a fixed address if this host has plugged it. Raises InstanceNotFound if the database
+        assigns the address to another server, while the guest of a deleted server still uses it here (the host was down
+        when the server was deleted). An outdated cached instance is replaced."""
         key = ("address", network_id, address)
 
         def ask() -> Instance:
@@ -63,7 +63,7 @@ class Instances:
         return self._cached(("uuid", uuid), lambda: self._servers.get(context.admin(), uuid))
 
     def set_password(self, instance: Instance, items: dict[str, str]) -> None:
-        """Store the password that a guest posted. Raises Conflict if it has posted one before."""
+        """Store the password that a guest posted. Raises Conflict if the guest has posted a password before."""
         self._guests.set_password(context.admin(), instance.uuid, items)
         with self._lock:
             self._cache = {key: entry for key, entry in self._cache.items()

@@ -23,10 +23,10 @@ LOG = logging.getLogger(__name__)
 ADDRESS = ("169.254.169.254", 80)
 # Seconds between two scans for new and removed networks.
 INTERVAL = 1.0
-# Bytes of a message about a socket.
+# Maximum size in bytes of a message between the two processes about a socket.
 _LONGEST = 4096
 _NO_NEW_PRIVILEGES = 38
-# Account of the second process if that of [metadata]user does not exist.
+# Account of the process that answers guests, if the account in [metadata]user does not exist.
 _NOBODY = "nobody"
 
 
@@ -51,7 +51,7 @@ class NamespaceWatcher:
             try:
                 self.synchronize()
             except Exception:
-                LOG.exception("Cannot read the networks of this host, retrying")
+                LOG.exception("Cannot update the metadata sockets of this host's networks, retrying in a second")
             if stop.wait(INTERVAL):
                 return
 
@@ -74,7 +74,7 @@ class NamespaceWatcher:
         try:
             sock = netns.call(state_files.namespace(network_id), lambda: listen(ADDRESS))
         except OSError as error:
-            # The namespace may be incomplete yet; the next scan tries again.
+            # The namespace may not be complete yet; the next scan tries again.
             if network_id not in self._failed:
                 LOG.debug("Not yet listening on network %s: %s", network_id, error)
             self._failed.add(network_id)
@@ -101,7 +101,7 @@ def listen(address: tuple[str, int]) -> socket.socket:
 
 # --- two processes -------------------------------------------------------------------------------------
 class Sender:
-    """Sends sockets from the process with root rights to the other one. Raises OSError if that has exited."""
+    """Sends sockets from the process with root rights to the other process. Raises OSError if the other has exited."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -115,7 +115,7 @@ class Sender:
 
 
 def receive(channel: socket.socket, sockets: Sockets, ended: Callable[[], None]) -> threading.Thread:
-    """Pass received sockets on to ``sockets``, in the process without root rights; call ``ended`` at the end."""
+    """Add the sockets that the process with root rights sends to ``sockets``. Call ``ended`` when it has exited."""
     def run() -> None:
         with channel, contextlib.suppress(OSError):
             while True:
@@ -135,7 +135,7 @@ def receive(channel: socket.socket, sockets: Sockets, ended: Callable[[], None])
 
 
 def become(user: str) -> None:
-    """Change to this account for good, or to one without rights if it does not exist."""
+    """Change the process to this account permanently, or to the account nobody if this one does not exist."""
     try:
         account = pwd.getpwnam(user)
     except KeyError:

@@ -27,9 +27,10 @@ LOG = logging.getLogger(__name__)
 
 K = TypeVar("K")
 
+# Maximum size in bytes of the header and of the body of a request.
 HEAD_LIMIT = 16 * 1024
 BODY_LIMIT = 16 * 1024
-# Maximum duration of a connection in seconds.
+# Maximum duration of a connection in seconds; then it is closed.
 DEADLINE = 20
 # Timeouts in seconds of the TLS handshake and of the TLS shutdown.
 HANDSHAKE = 5.0
@@ -42,17 +43,17 @@ _KIND = "metadata"
 
 
 class Server:
-    """A server between ``start`` and ``stop``; sockets may be added and removed at any time by any thread.
-    ``tenant_of``: returns the tenant of a connection by network id and address. Tenants share the threads fairly and
-    have a limit of connections each. Above a limit the guest or tenant with the most connections loses the oldest one
-    without a request."""
+    """A server to which any thread can add listening sockets, and from which it can remove them, at any time.
+    ``tenant_of``: returns the tenant of a connection by network id and address. Tenants share the threads fairly, and
+    each has a limit of connections. Above a limit the guest or tenant with the most connections loses its oldest
+    connection without a request."""
 
     def __init__(self, application: Wsgi, threads: int,
                  tenant_of: Callable[[str, str], str] = lambda network, address: network) -> None:
         self.application, self.tenant_of = application, tenant_of
         self.pool = FairThreadPool({_KIND: threads}, name="metadata")
         self.loop = asyncio.new_event_loop()
-        # Oldest first.
+        # The open connections, oldest first.
         self.connections: dict[Connection, None] = {}
         self.peers: collections.Counter[tuple[str, str]] = collections.Counter()
         self.tenants: collections.Counter[str] = collections.Counter()
@@ -84,8 +85,8 @@ class Server:
 
     # --- in the loop's thread ---------------------------------------------------------------------
     def make_room(self, newcomer: Connection, within_tenant: bool) -> bool:
-        """Close a connection of the guest or tenant with the most connections. Returns False if none can be closed, or
-        if the newcomer's tenant has the most."""
+        """Close an idle connection of the guest or tenant with the most connections. Return False if there is none, or
+        if the tenant of ``newcomer`` has the most."""
         idle = [connection for connection in self.connections if connection.idle and connection is not newcomer
                 and (connection.tenant == newcomer.tenant or not within_tenant)]
         victim = max(idle, default=None, key=lambda connection: (
@@ -157,7 +158,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Return True if no request has begun (always false for connections of proxies)."""
+        """Return True if no request is running and the connection may be closed (always False for proxies)."""
         return not (self.busy or self.trusted or self._transport.is_closing())
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -29,9 +29,9 @@ LOG = logging.getLogger(__name__)
 
 
 class MetadataService:
-    """Answers at [metadata]listen and inside the namespaces of the host's networks. ``channel``: source of the sockets
-    in namespaces if another process creates them. ``secure``: the TLS context of [metadata]listen, if any; guests use
-    plain HTTP only."""
+    """The metadata service at [metadata]listen and inside the namespaces of the host's networks. ``channel``: source of
+    the sockets in namespaces, if another process creates them. ``secure``: the TLS context of [metadata]listen, if any;
+    guests use plain HTTP only."""
 
     def __init__(self, transport: messaging.RPCTransport, channel: socket.socket | None = None,
                  secure: ssl.SSLContext | None = None) -> None:

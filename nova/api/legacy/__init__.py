@@ -1,1 +1,1 @@
-"""Operations that upstream has removed from the API."""
+"""Operations that OpenStack has removed from the API."""

@@ -1,4 +1,4 @@
-"""os-fixed-ips: servers of addresses, and reserved addresses (2.1 to 2.35); os-virtual-interfaces (2.1 to 2.43)."""
+"""os-fixed-ips: the server of an address, reservation of addresses (2.1 to 2.35); os-virtual-interfaces (to 2.43)."""
 
 from nova import exception
 from nova.api.compute.servers.servers import authorized_get

@@ -1,4 +1,4 @@
-"""Creation, deletion and assignment of networks: os-networks and os-tenant-networks; os-security-group-default-rules:
+"""os-networks and os-tenant-networks: creation, deletion and assignment of networks; os-security-group-default-rules:
 ingress rules of the default group of a new project (2.1 to 2.35)."""
 
 import ipaddress
@@ -44,16 +44,16 @@ def create(req: Request) -> Network:
 def _wanted(given: dict[str, Any]) -> Network:
     """Return the requested network. Raises InvalidInput for options that embedded networks do not support."""
     if not given.get("cidr"):
-        raise exception.InvalidInput(reason="cidr: every network has an IPv4 subnet")
+        raise exception.InvalidInput(reason="cidr is missing: every network has an IPv4 subnet")
     if "bridge" in given:
         raise exception.InvalidInput(reason="bridge: not supported, as each host generates the names of its bridges")
     if not is_true(given.get("enable_dhcp", True)):
-        raise exception.InvalidInput(reason="enable_dhcp: every network has DHCP")
+        raise exception.InvalidInput(reason="enable_dhcp cannot be false: every network has DHCP")
     start, end = _range(given)
     gateway = given.get("gateway") or given.get("dhcp_server", "")
     if "dhcp_server" in given and plain_ip.address(given["dhcp_server"]) != plain_ip.address(gateway):
         raise exception.InvalidInput(
-            reason=f"dhcp_server {given['dhcp_server']} is not the gateway, which answers DHCP")
+            reason=f"dhcp_server {given['dhcp_server']} is not the gateway, which serves DHCP")
     return Network(
         uuid=new_uuid(), label=given["label"], cidr=given["cidr"], cidr_v6=given.get("cidr_v6") or None,
         gateway=gateway, gateway_v6=given.get("gateway_v6"), bridge="",
@@ -89,7 +89,7 @@ def delete(req: Request) -> None:
 
 @accepts(body=Object({"id": Field(Plain(type=["string", "null"], maxLength=36), required=True)}), errors=(409,))
 def add(req: Request) -> None:
-    """Assign a network, or any free one, to the caller's project."""
+    """Assign a network to the caller's project (``id`` null: any network without a project)."""
     req.clients.networks.associate(req.ctx, req.ctx.project_id or "", req.body["id"])
 
 
@@ -101,7 +101,7 @@ def disassociate(req: Request) -> None:
 
 @accepts(body=only("disassociate_project"), errors=(409,))
 def disassociate_project(req: Request) -> None:
-    """Remove the project of a network, which all projects can use from then on."""
+    """Remove the project of a network, so that all projects can use the network."""
     req.clients.networks.disassociate(req.ctx, req.params["id"], project=True, host=False)
 
 
@@ -113,7 +113,7 @@ def disassociate_host(req: Request) -> None:
 
 @accepts(body=only("associate_host", TEXT))
 def associate_host(req: Request) -> None:
-    """Assign a network to a host. The host is stored and shown, without effect."""
+    """Assign a network to a host. The host is only stored and shown; it has no effect."""
     req.clients.networks.associate_host(req.ctx, req.params["id"], req.body["associate_host"])
 
 
@@ -178,5 +178,5 @@ def create_rule(req: Request) -> DefaultRule:
 
 @accepts()
 def delete_rule(req: Request) -> None:
-    """Remove a rule of new default security groups; existing groups keep it."""
+    """Remove a rule of new default security groups; existing groups keep the rule."""
     req.clients.security_group_default_rules.delete(req.ctx, _rule_id(req))

@@ -1,5 +1,5 @@
-"""Operations that upstream removed: 410 in every version, unless [api]legacy enables those of the embedded networks and
-os-certificates."""
+"""Routes of the operations that OpenStack removed. They return 410 in every version. The option [api]legacy enables
+os-certificates and the operations on embedded networks again."""
 
 import functools
 from typing import Any
@@ -16,7 +16,7 @@ def no_longer_available(_req: Request) -> Any:
     raise errors.NoLongerAvailable()
 
 
-no_longer_available.removed = True  # type: ignore[attr-defined]  # the OpenAPI document leaves these out
+no_longer_available.removed = True  # type: ignore[attr-defined]  # the OpenAPI document omits such operations
 
 _COLLECTIONS = (
     "/os-agents", "/os-cells", "/os-certificates", "/os-cloudpipe", "/os-fixed-ips", "/os-floating-ip-dns",
@@ -84,7 +84,7 @@ SERVED: tuple[Route, ...] = (
 
 
 def served() -> tuple[Route, ...]:
-    """Return the routes that [api]legacy adds in this configuration: those of networks only if they are embedded."""
+    """Return the routes that [api]legacy enables. Operations on networks require the embedded networks."""
     if not CONF.api.legacy:
         return ()
     return _OF_ALL_NETWORKS if CONF.network.driver == "neutron" else SERVED

@@ -1,11 +1,11 @@
 "use strict";
-// Requests /status.json every few seconds and shows it. Received values become text, never markup.
+// Requests /status.json every few seconds and shows the values. They are inserted as text, never as markup.
 
-const EVERY = 3000; // milliseconds
+const EVERY = 3000; // milliseconds between two requests
 const KEY = "nova-token";
 const UNITS = {VCPU: ["VCPU", ""], MEMORY_MB: ["Memory", "MiB"], DISK_GB: ["Disk", "GiB"]};
 const byId = (id) => document.getElementById(id);
-const SAMPLES = 120; // of the chart of capacity
+const SAMPLES = 120; // maximum number in the capacity chart; then the oldest one is dropped
 const samples = [];
 let timer = null;
 
@@ -64,7 +64,7 @@ function showBoots(boots) {
   const chart = byId("boots");
   chart.setAttribute("viewBox", `0 0 ${boots.length || 1} 100`);
   chart.setAttribute("preserveAspectRatio", "none");
-  chart.setAttribute("aria-label", `Boots of each of the last ${boots.length} minutes: ${boots.join(", ")}`);
+  chart.setAttribute("aria-label", `Boots in each of the last ${boots.length} minutes: ${boots.join(", ")}`);
   chart.replaceChildren(...boots.map((count, minute) => {
     const height = count < 0 ? 3 : Math.max(count ? 3 : 1, 100 * count / most);
     return drawing("rect", {x: minute + 0.1, width: 0.8, y: 100 - height, height, class: count > 0 ? "some" : "none"});
@@ -111,7 +111,7 @@ function waitsFor(operation) {
     case "waiting": return (operation.events || []).length ? operation.events.join(", ") : "a free thread";
     case "host": return `host ${operation.owner.replace(/^compute@/, "").split(":")[0]}`;
     case "conductor": return `conductor ${operation.owner.replace(/^conductor@/, "").split(":")[0]}`;
-    case "overdue": return `its lost owner ${operation.owner}: a conductor takes it over`;
+    case "overdue": return `a conductor that takes the operation over from the lost ${operation.owner}`;
     default: return operation.state;
   }
 }
@@ -148,7 +148,7 @@ function show(overview) {
     item.at ? duration(item.at, overview.at) : "", server(item), item.project_id || "", item.operation,
     item.message || "", item.request_id], "Nothing.");
   byId("nodes-shown").textContent = overview.node_count > overview.nodes.length
-    ? `${overview.nodes.length} of ${overview.node_count}: failed ones, then the busiest` : "";
+    ? `${overview.nodes.length} of ${overview.node_count}: failed nodes first, then the busiest` : "";
   fill("nodes", overview.nodes, (item) => [
     item.host === item.name ? item.host : `${item.host} (${item.name})`, stateOf(item), String(item.servers),
     String(item.under_way), item.failed_builds ? element("td", String(item.failed_builds), "odd") : "0",

@@ -23,11 +23,11 @@ class BadSpec(exception.Invalid, template=(
 
 
 def validate(name: str, value: str) -> None:
-    """Raise UnknownSpec or BadSpec for an invalid spec. Names without a known namespace are free."""
+    """Raise UnknownSpec or BadSpec for an invalid spec. Names outside of the known namespaces are not checked."""
     check = _find(name)
     if check is None:
         space, colon, _item = name.partition(":")
-        # Numbered and named groups; "traits:" is Ironic's own.
+        # The namespaces resources and trait can have a group suffix ("trait1:"), but "traits:" belongs to Ironic.
         grouped = _GROUPED.fullmatch(name) if space != "traits" else None
         if colon and (grouped["space"] if grouped else space) in NAMESPACES:
             raise UnknownSpec(name=name)
@@ -58,7 +58,7 @@ _CUSTOM = re.compile("CUSTOM_[A-Z0-9_]+")
 
 @functools.cache
 def _traits() -> frozenset[str]:
-    import os_traits  # costs two megabytes, which processes without such flavors save
+    import os_traits  # costs 2 MB, and is needed only for specs of traits
 
     return frozenset(os_traits.get_traits())
 

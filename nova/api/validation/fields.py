@@ -27,10 +27,10 @@ from nova.api.validation.schema import Validator
 
 Getter = Callable[[Any, Any], Any]
 
-# Maximum number of repetitions of a query parameter.
+# Maximum number of occurrences of a parameter in one query; more are refused.
 _REPEATED = 100
 
-# Value that a getter of a View returns for a key to be left out.
+# Value that a getter of a View returns to omit the key from the response.
 ABSENT: Any = object()
 
 
@@ -50,7 +50,7 @@ class Type:
         return kind == "null" or "null" in kind
 
     def validator(self, version: int) -> Validator:
-        """Return the compiled schema."""
+        """Return the compiled schema of this version."""
         return _validator(self, version)
 
 
@@ -60,7 +60,7 @@ _VALIDATORS: dict[str, Validator] = {}
 
 @functools.cache
 def _validator(kind: Type, version: int) -> Validator:
-    """Compile a schema, unless an equal one is compiled. Two threads may both compile, with the same result."""
+    """Return the compiled schema; equal schemas share it. Two threads may compile it twice, with the same result."""
     schema = kind.schema(version)
     text = repr(schema)
     if text not in _VALIDATORS:
@@ -105,8 +105,8 @@ class Changing(Type):
 class Field:
     """A property: its type, the versions in which it exists, and whether it is required (from a version).
 
-    ``single``: the version from which a query parameter may be given only once. ``gap``: the first and the last of the
-    versions in between in which the property was lost.
+    ``single``: the version from which a query parameter may be given only once. ``gap``: the first and the last
+    version of an interval in which the property does not exist.
     """
 
     type: Type
@@ -189,9 +189,9 @@ class Combined(Type):
 
 
 class Query(Type):
-    """The query parameters of an operation; each may come several times.
+    """The query parameters of an operation; a parameter may be repeated.
 
-    ``strict``: the version from which unknown parameters are refused (before it they are dropped); None: never.
+    ``strict``: the version from which unknown parameters are refused; before it they are ignored. None: always ignored.
     """
 
     def __init__(self, properties: Properties | None = None, strict: int | None = 102,
@@ -268,7 +268,7 @@ class View(Type):
 
 
 class Rendered(Object):
-    """A body with one key: the view of the resource, or of each resource (``many``), that a handler returns."""
+    """A response body with one key: the view of the resource that the handler returns; ``many``: a list of views."""
 
     def __init__(self, name: str, view: View, many: bool = False) -> None:
         super().__init__({name: Array(view) if many else view})

@@ -1,4 +1,4 @@
-"""The string formats that schemas name, as facts about values: each check raises ValueError."""
+"""Checks of the string formats that schemas use."""
 
 import base64
 import binascii
@@ -19,7 +19,7 @@ _ZONE_RULE = "printable characters except :. Can not start or end with whitespac
 
 def parse_time(text: str) -> datetime.datetime:
     """Parse an ISO 8601 time (by default in UTC); return an aware UTC time. Raises ValueError."""
-    # "+" of a time zone arrives as a space when a client forgets to quote it in a URL.
+    # If a client does not quote the "+" of a time zone in a URL, it arrives as a space.
     try:
         value = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -71,7 +71,7 @@ def _name_with_spaces(value: str) -> bool:
 
 
 class NameError_(ValueError):
-    """An unusable name; the message is for the user as it is."""
+    """An invalid name. The message is complete and shown to the client without a prefix."""
 
     def __init__(self, rule: str) -> None:
         super().__init__(f"An invalid 'name' value was provided. The name must be: {rule}")
@@ -90,7 +90,7 @@ def _is_address(kind: type) -> Callable[[str], bool]:
     return lambda value: bool(kind(value)) and "%" not in value
 
 
-# By the name of the format. A check returns False or raises ValueError for a string that does not have the format.
+# Format name -> check, which returns False or raises ValueError for a string that does not have the format.
 CHECKS: dict[str, Callable[[str], object]] = {
     "name": _with_rule(_name, _NAME_RULE),
     "name_with_leading_trailing_spaces": _with_rule(_name_with_spaces, _SPACES_RULE),

@@ -15,14 +15,14 @@ import re2
 
 from nova.api.validation import formats
 
-# The longest string that a pattern beyond RE2 may be searched in.
+# Maximum length of strings for patterns that only Python's re supports: its time can grow exponentially.
 _LONGEST_BACKTRACKING = 255
 
 
 class Failure:
     """A value that violates a keyword of its schema. ``path``: the names and indexes that lead to the value.
 
-    ``alternatives``: where ``oneOf`` or ``anyOf`` failed, the failure of each alternative, with paths from the value.
+    ``alternatives``: if ``oneOf`` or ``anyOf`` failed, the failure of each alternative, with paths from ``value``.
     """
 
     __slots__ = ("_reason", "alternatives", "cause", "path", "value")
@@ -35,11 +35,11 @@ class Failure:
 
     @property
     def message(self) -> str:
-        """Return the value with the reason of its failure. Formatted on demand, since values are long."""
+        """Return the value with the reason of its failure. Formatted only on demand, since values can be long."""
         return self._reason()
 
     def inside(self, name: Any) -> Failure:
-        """Return the failure as one of the object or list that has its value as ``name``."""
+        """Prepend ``name``, the key or index of the value in the enclosing object or list, to the path."""
         self.path.insert(0, name)
         return self
 
@@ -52,7 +52,7 @@ def compiled(schema: dict[str, Any]) -> Check:
     unknown = schema.keys() - _MAKERS.keys() - _PART_OF_OTHERS
     if unknown:
         raise ValueError(f"unknown keywords of a schema: {', '.join(sorted(unknown))}")
-    # Cheap keywords come first, in the order of the table.
+    # _MAKERS lists cheap keywords first.
     checks = [make(schema[keyword], schema) for keyword, make in _MAKERS.items() if keyword in schema]
     if "patternProperties" in schema or schema.get("additionalProperties") is False:
         checks.append(_names(schema))
@@ -104,7 +104,7 @@ def _size(kind: type[str | list[Any] | dict[str, Any]], fits: Callable[[int, int
           special: tuple[int, str]) -> Any:
     """Return the maker of a keyword that limits the length of strings, lists or objects.
 
-    ``words``: text of the error message; ``special``: a limit with another text.
+    ``words``: text of the error message; ``special``: a limit that has another text.
     """
     def make(limit: int, _schema: dict[str, Any]) -> Check:
         said = special[1] if limit == special[0] else words
@@ -115,7 +115,7 @@ def _size(kind: type[str | list[Any] | dict[str, Any]], fits: Callable[[int, int
 
 
 def _number(value: Any) -> int | float | None:
-    """Return the number that a value is or, as a string of digits, stands for; None for any other value."""
+    """Return ``value`` as a number, also if it is a string of digits; None for any other value."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -174,14 +174,14 @@ def matcher(patterns: tuple[str, ...]) -> Callable[[str], list[int] | None]:
     for pattern in patterns:
         compiled_set.Add(pattern)
     compiled_set.Compile()
-    # RE2 matches nothing in half of a surrogate pair and raises no error.
+    # RE2 raises no error for half of a surrogate pair: no pattern matches it.
     return lambda text: compiled_set.Match(text.encode(errors="surrogatepass"))
 
 
 def _searcher(pattern: str, longest: int | None) -> Callable[[str], Any]:
-    """Return a function that is true of a text in which the pattern is found.
+    """Return a function whose result is true for a text in which the pattern is found.
 
-    A pattern that RE2 does not support (look-around) is left to Python, for texts that are limited to few characters.
+    Patterns that RE2 does not support (look-around) run on Python's re; their texts must be limited to 255 characters.
     """
     try:
         return matcher((pattern,))
@@ -337,5 +337,5 @@ _MAKERS: dict[str, Callable[[Any, dict[str, Any]], Check]] = {
     "allOf": lambda schemas, _schema: _all_of([compiled(schema) for schema in schemas]),
     "anyOf": lambda schemas, _schema: _alternatives(schemas, exclusive=False),
     "oneOf": lambda schemas, _schema: _alternatives(schemas, exclusive=True)}
-# Read with other keywords; ``additionalItems`` has no meaning since 2020-12, and the reference has it.
+# Keywords that are read with others. ``additionalItems`` is ignored since 2020-12, but the API reference contains it.
 _PART_OF_OTHERS = frozenset({"patternProperties", "additionalProperties", "additionalItems"})

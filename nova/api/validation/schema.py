@@ -1,4 +1,4 @@
-"""JSON Schema validation with the peculiarities of the Compute API, at a cost that grows with the input's size only.
+"""JSON Schema validation with the peculiarities of the Compute API, in time linear in the size of the input.
 
 A schema becomes one function per keyword. The cheap keywords (types, lengths, counts) run before those that read the
 whole value, and checking ends at the first failure. Patterns run on RE2, in linear time, and unique items are found
@@ -14,7 +14,7 @@ from nova.api.validation.keywords import Check, Failure, compiled
 BODY = "field/attribute"
 QUERY = "query parameters"
 
-# Characters of an error message, which repeats what was sent.
+# Maximum number of characters of an error message; longer ones, which contain long values, are cut in the middle.
 _LONGEST = 4096
 
 
@@ -35,7 +35,7 @@ class Validator:
         if failure is None:
             return
         failure = _closest(failure)
-        # The explanation of a name's format is better than "does not match".
+        # For names, the rule that the name violates is more helpful than "is not a 'name'".
         detail = str(failure.cause) if isinstance(failure.cause, formats.NameError_) else failure.message
         path = failure.path
         if path:
@@ -45,7 +45,7 @@ class Validator:
 
 
 def _closest(failure: Failure) -> Failure:
-    """Return the failure or, where several alternatives fail, the one furthest inside the value."""
+    """Return the failure or, if several alternatives failed, the failure that is nested deepest in the value."""
     while failure.alternatives:
         inner = max(failure.alternatives, key=lambda other: len(other.path))
         if not inner.path:
@@ -56,7 +56,7 @@ def _closest(failure: Failure) -> Failure:
 
 
 def _innermost(path: list[Any]) -> str:
-    """Return the last name of a path, with the index where it is an item of a list ("tags.0")."""
+    """Return the last name of a path, followed by the index if the value is an item of a list ("tags.0")."""
     return str(path[-1]) if isinstance(path[-1], str) or len(path) < 2 else f"{path[-2]}.{path[-1]}"
 
 

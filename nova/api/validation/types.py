@@ -1,4 +1,4 @@
-"""Types that the fields of many resources have."""
+"""Types of fields that many resources use."""
 
 from nova.api.validation.fields import Array, Changing, Field, Name, Object, Plain, Query, string
 
@@ -19,7 +19,7 @@ TIME_OR_NULL = Plain(type=["string", "null"], format="date-time")
 REGEX = string(format="regex")
 IP = Plain(type="string", oneOf=[{"format": "ipv4"}, {"format": "ipv6"}])
 TEXT = string(minLength=1, maxLength=255)
-# Names with and without surrounding spaces; NAME has them in /v2 only.
+# Names that may have surrounding spaces, and names that may not; NAME allows the spaces only in /v2.
 NAME_SPACES = Name(type="string", format="name_with_leading_trailing_spaces", minLength=1, maxLength=255)
 STRICT_NAME = string(format="name", minLength=1, maxLength=255)
 NAME = Changing({0: NAME_SPACES, 1: STRICT_NAME})
@@ -35,10 +35,10 @@ METADATA_ITEM = Object({"meta": Field(
     Object(patterns=_METADATA_ITEMS, minProperties=1, maxProperties=1), required=True)})
 ALL_METADATA_ANSWER = Object({"metadata": OPEN})
 METADATA_ITEM_ANSWER = Object({"meta": OPEN})
-# Query parameters arrive as text.
+# An integer or, as in queries, a text.
 LIMIT = Plain(type=["integer", "string"], pattern="^[0-9]*$", minimum=0, minLength=1)
 LINKS = Array(Object({"rel": STRING, "href": STRING}, additional=True))
 
-# Queries whose unknown parameters are ignored in every version: any query, and that of a list with offsets.
+# Queries without and with paging by offset, whose unknown parameters are ignored in every version.
 ANY_QUERY = Query(strict=None)
 OFFSET_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)

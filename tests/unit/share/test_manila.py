@@ -98,11 +98,11 @@ def test_share_access_is_granted_once_locked_and_revoked(manila: ManilaServer) -
 def test_share_access_not_granted_in_time_is_an_error(manila: ManilaServer) -> None:
     share, shares = manila.new(), api(manila)
     manila.applies = 1000
-    with pytest.raises(exception.ShareAccessGrantError, match="in time"):
+    with pytest.raises(exception.ShareAccessGrantError, match="within"):
         shares.allow(ctx(), share, "h1", _HERE, "s1")
     for rule in manila.rules.values():
         rule["state"] = "error"
-    with pytest.raises(exception.ShareAccessGrantError, match="has failed"):
+    with pytest.raises(exception.ShareAccessGrantError, match="state error"):
         shares.allow(ctx(), share, "h1", _HERE, "s1")
     with pytest.raises(exception.ShareAccessGrantError, match="address"):
         shares.allow(ctx(), share, "h1", {}, "s1")

@@ -35,12 +35,12 @@ SHOWN = View([
 CREATED = View([
     *_KEYS,
     Out("user_id", STRING),
-    # The private key is not stored: only the response to the request that generated it has it.
+    # Nova does not store the private key: only the response to the request that generates it contains it.
     Out("private_key", STRING, lambda _key, _req: ABSENT, until=91)])
 
 
 def _user(req: Request, operation: str, user_id: str | None) -> str:
-    """Return the user whose keys are requested. Keys of another user require the policy."""
+    """Return the user whose keys are requested. Raises PolicyNotAuthorized if the caller may not access them."""
     user = user_id or req.ctx.user_id or ""
     if len(user) > _LONGEST:
         raise exception.Invalid(f"user_id is longer than {_LONGEST} characters.")
@@ -69,7 +69,7 @@ def show(req: Request) -> dict[str, Any]:
 @accepts(body=CREATE, answer=Object({"keypair": CREATED}), errors=(409,))
 def create(req: Request) -> dict[str, Any]:
     """Import a public key or, before 2.92, generate a key pair."""
-    # Imported on demand: the library takes 8 MB of each worker, and few requests create keys.
+    # Imported on demand: the cryptography library takes 8 MB of each worker, and few requests create keys.
     from nova.api import keys
 
     wanted = req.body["keypair"]

@@ -1,5 +1,5 @@
-"""limits of a project with its usage; os-quota-sets: limits of projects and their users; os-quota-class-sets: limits of
-classes (only default is used)."""
+"""limits: limits and usage of a project; os-quota-sets: limits of projects and their users; os-quota-class-sets: limits
+of classes (only the class default is used)."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from nova.objects.accounts.usage import Quotas as QuotaSet
 POLICY = "os_compute_api:os-quota-sets:"
 
 LIMIT = Plain(type=["integer", "string"], pattern="^-?[0-9]+$", minimum=-1, maximum=2147483647)
-# Resource -> last version that shows it (None: all versions).
+# Resource -> last microversion that shows it (None: all microversions).
 RESOURCES: dict[str, int | None] = {
     **dict.fromkeys(("instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups",
                      "server_group_members"), None),
@@ -26,7 +26,7 @@ LONGEST = 255
 
 
 def _until(name: str) -> int:
-    """Return the last version that shows a resource."""
+    """Return the last microversion that shows a resource."""
     return RESOURCES[name] or microversion.MAX
 
 
@@ -83,7 +83,7 @@ USAGE = View([_ID, *(_usage(name) for name in RESOURCES)])
 
 
 def _project(req: Request, operation: str) -> str:
-    """Return the project of the URL after checks of policy and existence."""
+    """Return the project of the URL. Raises PolicyNotAuthorized, UnknownProject."""
     project = req.params["id"]
     req.authorize(POLICY + operation, {"project_id": project})
     if len(project) > LONGEST:
@@ -136,7 +136,7 @@ def delete(req: Request) -> None:
 
 
 # -- classes ------------------------------------------------------------------------------------------
-# Resource -> versions that show it; a change may name more resources before 2.50.
+# Resource -> versions that show it. Before 2.50 an update also accepts server_groups and server_group_members.
 _SHOWN: dict[str, dict[str, int]] = {
     name: {} if last is None else {"until": 49 if last == 35 else last} for name, last in RESOURCES.items()}
 _SHOWN["server_groups"] = _SHOWN["server_group_members"] = {"since": 50}

@@ -21,7 +21,7 @@ _PERIOD: dict[str, Field | Type] = {
 
 
 class _Period:
-    """The period of usages, from ``begin`` to ``end``; ``detailed``: list each server."""
+    """The period of a usage report, from ``begin`` to ``end``; ``detailed``: list each server."""
 
     def __init__(self, req: Request, detailed: bool) -> None:
         self.version, self.detailed, self.now = req.version, detailed, utcnow()
@@ -36,7 +36,7 @@ class _Period:
         return server.hours(self.begin, self.end)
 
     def uptime(self, server: ServerUsage) -> int:
-        """Return the seconds since the launch, also outside of the period."""
+        """Return the seconds from the launch of the server to its end or to now, also outside of the period."""
         return int(((server.terminated_at or self.now) - server.launched_at).total_seconds())
 
 
@@ -60,12 +60,12 @@ SERVER = View([
 
 
 def _total(name: str, of: str = "") -> Out:
-    """Return the sum of the hours of all servers, each multiplied by its amount."""
+    """Return a field with the sum of the hours of all servers, each multiplied by the server's amount ``of``."""
     return Out(name, NUMBER, lambda usage, period: sum(
         period.hours(server) * (getattr(server, of) if of else 1) for server in usage))
 
 
-# Grouped by project.
+# The usage of one project, from the list of its servers.
 USAGE = View([
     Out("tenant_id", STRING, lambda usage, _period: usage[0].project_id),
     Out("start", TIME, lambda _usage, period: iso_precise(period.begin)),
@@ -89,7 +89,7 @@ def _page(req: Request, period: _Period, project: str | None) -> tuple[list[Serv
 
 
 def _answer(req: Request, key: str, path: str, shown: Any, servers: list[ServerUsage], limit: int) -> dict[str, Any]:
-    """Return a page, which ends after a number of servers and possibly within a project."""
+    """Return a page of at most ``limit`` servers. It may end in the middle of a project."""
     return req.with_next({key: shown}, f"{key}_links", path, servers, limit, "uuid", since=40)
 
 
@@ -114,7 +114,7 @@ def show(req: Request) -> dict[str, Any]:
     return _answer(req, "tenant_usage", f"{_PATH}/{project}", shown[0] if shown else {}, servers, limit)
 
 
-# -- usage audits of hosts: this release makes none, so the response is that of a cloud without them ----
+# -- usage audits of hosts: Nova does not run them, so the response always reports none -----------------
 _LOG = Object({
     "hosts_not_run": Array(STRING), "log": OPEN, "num_hosts": INTEGER, "num_hosts_done": INTEGER,
     "num_hosts_not_run": INTEGER, "num_hosts_running": INTEGER, "overall_status": STRING, "period_beginning": STRING,
@@ -123,13 +123,13 @@ _LOG = Object({
 
 @accepts(answer=Object({"instance_usage_audit_logs": _LOG}))
 def audit_index(req: Request) -> dict[str, Any]:
-    """Show the audits of the last whole period."""
+    """Show the usage audits of the previous complete period."""
     return {"instance_usage_audit_logs": _log(utcnow())}
 
 
 @accepts(answer=Object({"instance_usage_audit_log": _LOG}))
 def audit_show(req: Request) -> dict[str, Any]:
-    """Show the audits of the last whole period before a time."""
+    """Show the usage audits of the last complete period before a time."""
     text = req.params["id"]
     try:
         before = datetime.datetime.strptime(text, "%Y-%m-%d %H:%M:%S.%f" if "." in text else "%Y-%m-%d %H:%M:%S")

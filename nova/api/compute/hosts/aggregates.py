@@ -21,7 +21,7 @@ _HOST = Object({"host": Field(HOSTNAME, required=True)})
 SET_METADATA = only("set_metadata", Object({"metadata": Field(Object(patterns={
     "^[a-zA-Z0-9-_:. ]{1,255}$": Plain(type=["string", "null"], maxLength=255)}), required=True)}))
 
-# Maximum number of images per request.
+# Maximum number of images that one request may cache.
 _MOST_IMAGES = 100
 CACHE_IMAGES = Object({"cache": Field(
     Array(Object({"id": Field(UUID, required=True)}), minItems=1, maxItems=_MOST_IMAGES), required=True)})
@@ -121,7 +121,7 @@ def cache_images(req: Request) -> None:
 
 
 def _image(req: Request, image_id: str) -> Image:
-    """Return the image as shown to the caller, which the hosts fetch."""
+    """Return the image, as visible to the caller, for the hosts that fetch it."""
     try:
         return lookup.find(req.ctx, image_id)
     except exception.InvalidInput as error:

@@ -101,7 +101,7 @@ def _refusing(command: str) -> Handler:
     def handler(req: Request) -> None:
         raise exception.Invalid(f"Command Not supported. Please use Ironic command {command} to perform this action.")
 
-    handler.__doc__ = f"Never served: {command} is Ironic's."
+    handler.__doc__ = f"Refuse the request (400): {command} is a command of Ironic."
     return handler
 
 

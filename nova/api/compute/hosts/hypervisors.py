@@ -27,7 +27,7 @@ INDEX_QUERY = Query({
 
 
 class Shown(NamedTuple):
-    """A node with its servers."""
+    """A node, and the servers of all shown hosts."""
 
     node: ComputeNode
     servers: Servers = None
@@ -136,7 +136,7 @@ def _shown(req: Request, nodes: Sequence[ComputeNode], servers: bool = False) ->
 
 
 def _get(req: Request) -> ComputeNode:
-    """Return a hypervisor. Raises HypervisorNotFound, or 400 for an id that is not a uuid (from 2.53)."""
+    """Return the hypervisor of the URL. Raises NotFound, and (from 2.53) Invalid for an id that is not a UUID."""
     ident = req.params["id"]
     if req.version >= 53:
         check_uuid(ident)

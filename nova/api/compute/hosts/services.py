@@ -116,7 +116,7 @@ _ACTS: dict[str, Callable[[Request], dict[str, Any]]] = {
 
 @accepts(errors=(409,))
 def delete(req: Request) -> None:
-    """Delete a service that runs no more."""
+    """Delete a service that no longer runs."""
     ident = req.params["id"]
     if req.version >= 53:
         check_uuid(ident)

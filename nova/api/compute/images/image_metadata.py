@@ -17,7 +17,7 @@ def _properties(req: Request) -> dict[str, str]:
 
 
 def _set(req: Request, properties: Mapping[str, str | None], replace: bool) -> dict[str, str]:
-    """Change properties. Raises QuotaLimit if the image would have too many."""
+    """Change properties of an image and return all of them. Raises QuotaLimit if it would have too many."""
     adds = any(value is not None for value in properties.values())
     changed = image.store().set_properties(req.ctx, req.params["image_id"], properties, replace,
                                            token=req.ctx.auth_token, max_properties=_limit(req) if adds else -1)
@@ -50,7 +50,7 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(body=ALL_METADATA, answer=ALL_METADATA_ANSWER)
 def create(req: Request) -> dict[str, Any]:
-    """Set metadata items of an image, besides those that it has."""
+    """Add or change metadata items of an image; its other items are kept."""
     return {"metadata": _set(req, req.body["metadata"], replace=False)}
 
 

@@ -29,7 +29,7 @@ _BASIC = [
     Out("gateway_v6", STRING_OR_NULL),
     Out("netmask_v6", STRING_OR_NULL, lambda network, _req: network.cidr_v6 and network.cidr_v6.split("/")[1])]
 BASIC = View(_BASIC)
-# Fields for administrators only.
+# The fields of a network that administrators see.
 NETWORK = View([
     *_BASIC,
     Out("bridge", STRING_OR_NULL), Out("bridge_interface", STRING_OR_NULL),
@@ -38,7 +38,7 @@ NETWORK = View([
     Out("enable_dhcp", ANY, lambda _network, _req: True),
     Out("project_id", STRING_OR_NULL),
     Out("created_at", STRING_OR_NULL, lambda network, _req: iso_precise(network.created_at)),
-    # Fields that have no value any more.
+    # Fields of former releases: always null.
     *(Out(name, ANY, lambda _network, _req: None) for name in (
         "updated_at", "deleted", "deleted_at", "injected", "multi_host", "priority", "rxtx_base", "share_address",
         "vpn_private_address", "vpn_public_address", "vpn_public_port"))])

@@ -25,7 +25,7 @@ Groups = Mapping[str, SecurityGroup]
 
 
 def _shown_id(ident: int) -> str:
-    """Return the public id (a uuid) of a group or rule, which has a number internally."""
+    """Return the public id (a UUID) for the internal number of a group or rule."""
     return str(uuid.UUID(int=ident))
 
 
@@ -81,7 +81,7 @@ def _get(req: Request, shown: str) -> SecurityGroup:
 
 
 def _with_peers(req: Request, group: SecurityGroup) -> Shown:
-    """Return a group with the remote groups of its rules, which are read if there are any."""
+    """Return a group with the remote groups that its rules name. Groups are read only if a rule names one."""
     peers: Groups = {}
     if any(rule.group_id or rule.group_uuid for rule in group.rules):
         peers = _by_id(req.clients.security_groups.index(req.ctx, group.project_id))
@@ -103,7 +103,7 @@ def show(req: Request) -> Shown:
     """Show a security group."""
     shown = req.params["id"]
     if not formats.is_uuid(shown):
-        # Clients that were given a name search the list after a 404, but not after a 400.
+        # Clients first send a name as the id. After a 404 they search the list for the name, after a 400 they fail.
         raise exception.SecurityGroupNotFound(security_group_id=shown)
     return _with_peers(req, _get(req, shown))
 
@@ -137,7 +137,7 @@ def update(req: Request) -> Shown:
 
 @accepts()
 def delete(req: Request) -> None:
-    """Delete a security group that no server is in."""
+    """Delete a security group that has no servers."""
     group = _get(req, req.params["id"])
     req.clients.security_groups.delete(req.ctx, group.id, req.scope, group.uuid)
 
@@ -159,7 +159,7 @@ RULE_BODY = Object({"security_group_rule": Field(Object({
 }, additional=True), required=True)}, additional=True)
 
 EVERYBODY = "0.0.0.0/0"
-# The conductor checks port numbers; this limit only bounds messages.
+# Port numbers from this value on are refused before the conductor is called; it checks the valid range.
 _HUGE = 1_000_000
 
 
@@ -207,7 +207,7 @@ def number(wanted: dict[str, Any], name: str) -> int | None:
 
 @accepts(errors=(409,))
 def delete_rule(req: Request) -> None:
-    """Delete a rule."""
+    """Delete a security group rule."""
     shown = req.params["id"]
     if not formats.is_uuid(shown):
         raise exception.Invalid(f"Rule id should be uuid, not '{shown}'.")

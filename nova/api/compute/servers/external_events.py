@@ -42,7 +42,7 @@ def create(req: Request) -> Response:
 
 
 def _is_sound(event: dict[str, Any]) -> bool:
-    """Return True if an event has the tag, and the power state, that its name requires."""
+    """Return True if the event has the tag that its name requires; for power-update the tag is a power state."""
     tag: str | None = event.get("tag")
     if event["name"] not in _TAGGED:
         return True

@@ -19,7 +19,7 @@ INDEX_QUERY = Query({
 
 
 class Shown(NamedTuple):
-    """An action or event with the server's project, which policies and host ids need."""
+    """An action or event, with the server's project for policies and host ids."""
 
     item: Action | Event
     project_id: str
@@ -33,7 +33,7 @@ def _time(name: str) -> Getter:
 
 
 def _secret(name: str, rule: str) -> Getter:
-    """Return a field that is shown only to callers who pass the policy."""
+    """Return the getter of a field that is shown only to callers whom the policy allows it."""
     return lambda shown, req: getattr(shown.item, name) if shown.allowed(req, rule) else ABSENT
 
 
@@ -51,7 +51,7 @@ def _events(shown: Shown, req: Request) -> Any:
     if req.version < 51 and not shown.allowed(req, "events"):
         return ABSENT
     action: Any = shown.item
-    # Newest first.
+    # The newest event first.
     return [EVENT.render(Shown(event, shown.project_id), req) for event in reversed(action.events)]
 
 

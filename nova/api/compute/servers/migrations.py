@@ -30,7 +30,7 @@ class Shown(NamedTuple):
 
 
 def _host(name: str) -> Out:
-    """Return a host, or null if there is none or the caller may not see it."""
+    """Return a field with a host, which is null if there is no host or the caller may not see hosts."""
     return Out(name, STRING_OR_NULL, lambda shown, _req: (getattr(shown.item, name) or None) if shown.hosts else None)
 
 
@@ -43,7 +43,7 @@ def _flavor(name: str, flavor: str) -> Out:
 
 
 def _links(shown: Shown, req: Request) -> Any:
-    """Return links. Live migrations in progress have a page of their own."""
+    """Return the links of a live migration in progress; other migrations have no URL of their own."""
     item = shown.item
     if item.migration_type != migration_states.LIVE_MIGRATION or item.status not in migration_states.IN_PROGRESS:
         return ABSENT
@@ -79,7 +79,7 @@ def index(req: Request) -> dict[str, Any]:
         host=req.arg("host") if hosts else None, source_compute=req.arg("source_compute") if hosts else None,
         status=req.arg("status"), migration_type=req.arg("migration_type"), changes_since=since,
         changes_before=before, limit=limit, marker=marker)
-    # No migration is hidden.
+    # Nova has no hidden migrations.
     migrations = [] if is_true(req.arg("hidden")) else req.clients.migrations.index(req.ctx, query)
     answer = {"migrations": [MIGRATION.render(Shown(item, hosts), req) for item in migrations]}
     return req.with_next(answer, "migrations_links", "os-migrations", migrations, limit, "uuid", since=59)
@@ -131,7 +131,7 @@ def _interrupt(req: Request, what: str, statuses: list[str]) -> None:
 
 
 def _number(req: Request) -> int:
-    """Parse the number. Raises MigrationNotFoundForInstance for other texts."""
+    """Return the number of the migration in the URL. Raises MigrationNotFoundForInstance for other texts."""
     ident = req.params["id"]
     if not ident.isdecimal() or len(ident) > 18:
         raise exception.MigrationNotFoundForInstance(migration_id=ident, instance_id=server_id(req))

@@ -84,13 +84,13 @@ def update(req: Request) -> dict[str, Any]:
 
 @accepts(errors=(409,))
 def delete(req: Request) -> None:
-    """Delete a server; where it can be restored for a while ([DEFAULT]reclaim_instance_interval) it is powered off."""
+    """Delete a server. If [DEFAULT]reclaim_instance_interval is set, power it off; it can be restored for that time."""
     authorize(req, "os_compute_api:servers:delete")
     if CONF.reclaim_instance_interval:
         with contextlib.suppress(exception.InstanceStateUnknown, exception.InstanceInvalidState, exception.TooManyWait):
             operate(req, "soft_delete")
             return
-    # Also for servers that never ran, that are being deleted, or that exceed the limit of queued operations.
+    # Also used for servers that never ran, that are being deleted, or that have too many queued operations.
     operate(req, "delete")
 
 

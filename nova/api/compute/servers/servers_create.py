@@ -35,7 +35,7 @@ POLICY = "os_compute_api:servers:create"
 _LETTERS = string.ascii_letters + string.digits
 # Maximum number of servers per request, which are created in one transaction.
 _MOST = 10_000
-# Header with the client's name of a request: a repeated request gets the answer of the first one.
+# Header with a key that the client chooses: a request with the key of an earlier one gets the earlier response.
 KEY = "Idempotency-Key"
 # Maximum number of characters of a name and of a password.
 _LONGEST = 255
@@ -71,7 +71,7 @@ def create(req: Request) -> Response:
 
 
 def _take_key(req: Request, request: ServerCreate) -> None:
-    """Derive the uuids of the servers from the client's name of the request, if it has one. Raises InvalidInput."""
+    """Derive the uuids of the servers from the Idempotency-Key of the request, if there is one. Raises InvalidInput."""
     key = req.headers.get(KEY)
     if key is None:
         return
@@ -85,12 +85,12 @@ def _take_key(req: Request, request: ServerCreate) -> None:
 def _created(req: Request, request: ServerCreate, image_ref: str | None) -> ServerCreated:
     """Create servers. If the conductor's reply is lost and the request is refused, the servers are deleted.
 
-    A request with a name can be repeated, so its servers stay.
+    The client can repeat a request that has an Idempotency-Key, so the servers of such a request are kept.
     """
     try:
         _find_images(req, request, image_ref)
     except exception.NovaException:
-        # Images and volumes of the first request may be deleted when it is repeated.
+        # The request may be a repetition, and the images and volumes of the first one may be deleted already.
         if not request.request_digest or (created := req.clients.servers.made(req.ctx, request)) is None:
             raise
         return created
@@ -110,16 +110,17 @@ def _created(req: Request, request: ServerCreate, image_ref: str | None) -> Serv
 
 
 def _find_result(req: Request, request: ServerCreate, until: float) -> ServerCreated | None:
-    """Return the result of a request whose answer was lost; None: it had no effect, and will have none.
+    """Return the result of a create request whose reply was lost, or None if none is found.
 
-    It may be carried out ``until`` that time of the monotonic clock.
+    If the request has no Idempotency-Key, servers that a conductor still creates, at the latest at ``until`` of the
+    monotonic clock, are then deleted.
     """
     created, final = None, False
     try:
         final = time.monotonic() >= until
         created = req.clients.servers.made(req.ctx, request)
     except exception.ServiceUnavailable as error:
-        LOG.info("The outcome of a create request is unknown, checking the database: %s", error)
+        LOG.info("Cannot check if a create request without a reply has created servers, the request fails: %s", error)
         final = False
     if request.request_digest:
         return created
@@ -139,7 +140,7 @@ def _request(req: Request, wanted: Mapping[str, Any], hints: dict[str, Any]) -> 
                                      f"server, the name may have at most {_LONGEST} characters.")
     if wanted.get("hostname") and most > 1:
         raise exception.InvalidInput("A hostname can be given to a single server only, not with max_count > 1.")
-    # Before 2.19 there was no description to give; it was the name.
+    # Before 2.19 requests have no description; the name is also the description.
     description = wanted.get("description") if req.version >= 19 else wanted["name"]
     return ServerCreate(
         name=wanted["name"],
@@ -170,7 +171,7 @@ def _check_policy(req: Request, request: ServerCreate, wanted: Mapping[str, Any]
             (f"{POLICY}:attach_network", request.networks), (f"{POLICY}:trusted_certs", request.trusted_certs)):
         if applies:
             req.authorize(rule)
-    # Only the conductor has the flavor's disk size.
+    # The conductor applies this permission, because it reads the flavor's disk size.
     request.zero_disk_allowed = req.allowed(f"{POLICY}:zero_disk_flavor")
     request.shares_volumes = req.version >= 60
 
@@ -189,7 +190,7 @@ def new_password() -> str:
 
 
 def _hints(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hints under both keys, without those that begin with _nova, which users may not set."""
+    """Return the scheduler hints under both keys, except names that begin with _nova, which users may not set."""
     hints: dict[str, Any] = {}
     for key in ("OS-SCH-HNT:scheduler_hints", "os:scheduler_hints"):
         hints.update(body.get(key) or {})
@@ -223,7 +224,7 @@ def _zone(wanted: Mapping[str, Any]) -> tuple[str | None, str | None, str | None
 
 
 def _networks(wanted: Any, most: int) -> list[NetworkRequest] | None:
-    """Return the requested networks; None: the default of the project; []: none."""
+    """Return the requested networks; None: the default networks of the project; []: no network."""
     if wanted is None or wanted == "auto" or wanted == []:
         return None
     if wanted == "none":
@@ -251,7 +252,7 @@ def _network(item: Mapping[str, Any], most: int) -> NetworkRequest:
 
 
 def personality_of(wanted: Mapping[str, Any]) -> list[Personality]:
-    """Return the files of a request. Raises InvalidInput."""
+    """Return the files (personality) of a request. Raises InvalidInput."""
     files: Sequence[Mapping[str, str]] = wanted.get("personality") or ()
     for item in files:
         for key in ("path", "contents"):
@@ -264,7 +265,7 @@ def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> 
     """Fill in the images that the server and its volumes are made from.
 
     If the server boots from a volume that is not a copy of an image, only the properties and the minimum sizes of the
-    named image are used, not its data, kernel and described volumes.
+    image in imageRef are used, not its data, kernel and described volumes.
     """
     root = root_volume(request.block_devices)
     if root is not None and request.trusted_certs:

@@ -22,7 +22,7 @@ _ROOT_NAMES = ("vda", "/dev/vda")
 
 
 def devices_of(wanted: Mapping[str, Any], most: int) -> list[BlockDevice]:
-    """Return the disks of a request. Raises InvalidInput for invalid ones."""
+    """Return the disks of a request. Raises InvalidInput for invalid disks."""
     old, new = wanted.get("block_device_mapping"), wanted.get("block_device_mapping_v2")
     if old and new:
         raise exception.InvalidInput(
@@ -37,8 +37,8 @@ def devices_of(wanted: Mapping[str, Any], most: int) -> list[BlockDevice]:
 
 
 def with_devices_of(image: Image, requested: Sequence[BlockDevice], most: int) -> list[BlockDevice]:
-    """Return the disks of a server that boots from an image of volumes: disks of the image, and disks of the request in
-    addition or, with the same name, instead. Raises InvalidInput, ImageUnacceptable.
+    """Return the disks of a server that boots from an image of volumes: those of the image and those of the request.
+    A disk of the request replaces the image's disk with the same device name. Raises InvalidInput, ImageUnacceptable.
     """
     instead = {device.device_name for device in requested if device.device_name}
     described = []
@@ -48,7 +48,7 @@ def with_devices_of(image: Image, requested: Sequence[BlockDevice], most: int) -
                                       if value is not None}, {}))
         except exception.InvalidInput as error:
             raise exception.ImageUnacceptable(image_id=image.id, reason=error.message) from error
-    # The image itself is not a disk.
+    # The volumes of the image replace the request's device for the image itself.
     devices = [*(device for device in described if device.device_name not in instead),
                *(device for device in requested if device.is_volume or device.source != "image")]
     if root_volume(devices) is None:
@@ -73,7 +73,7 @@ def _device(item: Mapping[str, Any], wanted: Mapping[str, Any]) -> BlockDevice:
         size_gb=whole(item["volume_size"]) if "volume_size" in item else None,
         guest_format=item.get("guest_format"), disk_bus=item.get("disk_bus"), device_type=item.get("device_type"),
         volume_type=item.get("volume_type") or None, tag=item.get("tag"),
-        # A local disk never outlives its server.
+        # A local disk is always deleted with its server.
         delete_on_termination=destination == "local" or is_true(item.get("delete_on_termination", False)))
     try:
         hardware.check_disk(device.device_type, device.disk_bus)
@@ -91,7 +91,7 @@ def _id_of(item: Mapping[str, Any], name: str) -> str | None:
 
 
 def _name(given: str | None) -> str | None:
-    """Return the name of a device as shown to users, in whichever form it was requested."""
+    """Return a device name in the form /dev/vda, also if the request contains only vda."""
     return f"/dev/{given.removeprefix('/dev/')}" if given else None
 
 
@@ -99,7 +99,7 @@ def _check_volume(device: BlockDevice) -> None:
     # Hosts connect volumes of Cinder as files (NFS) or over RBD only (nova.volume.cinder.host).
     if device.device_type == "lun" and CONF.volume.driver in (*EMBEDDED, "cinder"):
         raise exception.InvalidInput(_INVALID + "device_type=lun is not supported: the volumes of this cloud are files "
-                                     "or RBD images, which take no SCSI commands of guests.")
+                                     "or RBD images, which do not support SCSI commands.")
     if device.source == "snapshot":
         _check_snapshot(device)
         return
@@ -118,7 +118,7 @@ def _check_volume(device: BlockDevice) -> None:
 
 
 def _check_snapshot(device: BlockDevice) -> None:
-    """Check a device from a snapshot. Without a size the volume has the size of the snapshot's volume."""
+    """Check a volume from a snapshot. If it has no size, its size will be that of the snapshot's volume."""
     if CONF.volume.driver in EMBEDDED:
         raise exception.InvalidInput(_INVALID + "snapshots of volumes are not available in this cloud.")
     if device.snapshot_id is None or not is_uuid(device.snapshot_id):
@@ -139,12 +139,12 @@ def _check_local(device: BlockDevice, wanted: Mapping[str, Any]) -> None:
     elif device.boot_index != 0:
         raise exception.InvalidInput(_INVALID + "Mapping image to local is not supported.")
     elif device.image_id != wanted.get("imageRef"):
-        raise exception.InvalidInput(_INVALID + "a local disk from an image can only be the root disk, of the image "
-                                     "that imageRef names.")
+        raise exception.InvalidInput(_INVALID + "a local disk from an image can only be the root disk, from the "
+                                     "image in imageRef.")
 
 
 def _boot_index(value: Any) -> int | None:
-    """Parse a boot index; return None for null and negative numbers: not bootable."""
+    """Return the boot index, or None for null and negative numbers, which mean "not bootable"."""
     if value is None:
         return None
     text = str(value)
@@ -152,7 +152,7 @@ def _boot_index(value: Any) -> int | None:
 
 
 def _old_device(item: Mapping[str, Any]) -> BlockDevice:
-    """Parse a device in the first syntax: a volume, or a "swap" or "ephemeralN" disk of the flavor by name."""
+    """Parse a device of block_device_mapping: a volume, a snapshot, or the flavor's disk "swap" or "ephemeralN"."""
     name, virtual = _name(item.get("device_name")), item.get("virtual_name") or ""
     ends = is_true(item.get("delete_on_termination", False))
     if item.get("snapshot_id"):
@@ -172,8 +172,8 @@ def _old_device(item: Mapping[str, Any]) -> BlockDevice:
 
 
 def _choose_root(devices: Sequence[BlockDevice], wanted: Mapping[str, Any]) -> None:
-    """Make the volume vda, or the first volume, the root disk if there is no image: the first syntax has no boot_index.
-    """
+    """Make the volume vda, or else the first volume, the root disk if there is no image, since block_device_mapping has
+    no boot_index."""
     volumes = [device for device in devices if device.is_volume]
     if volumes and not wanted.get("imageRef"):
         root = next((device for device in volumes if device.device_name in _ROOT_NAMES), volumes[0])

@@ -1,4 +1,4 @@
-"""GET /servers and /servers/detail: filters, order and pages (facts: errors.md section 6)."""
+"""GET /servers and /servers/detail: filters, sort order and pages."""
 
 import contextlib
 import re
@@ -19,8 +19,8 @@ from nova.service.fair_pool import FairSemaphore
 
 _encode = msgspec.json.Encoder().encode
 
-# Number of servers from which a page waits for its turn, number of such pages rendered at a time in this process, and
-# seconds after which a page that waits for its conductor no longer delays the others.
+# Pages with a limit above this number of servers are long. This process renders two long pages at a time; the others
+# wait. A page that has waited a second for its conductor no longer delays others.
 _LONG = 100
 _LONG_PAGES = FairSemaphore(2, stalled_after=1.0)
 
@@ -31,12 +31,12 @@ _SORT_KEYS = (
     "display_description", "display_name", "host", "hostname", "image_ref", "instance_type_id", "kernel_id", "key_name",
     "launch_index", "launched_at", "locked", "locked_by", "node", "power_state", "progress", "project_id", "ramdisk_id",
     "root_device_name", "task_state", "terminated_at", "updated_at", "user_id", "uuid", "vm_state")
-# Accepted and without effect before 2.75.
+# Sort keys that are ignored before 2.75 and refused from 2.75.
 _SORT_IGNORED = (
     "architecture", "cell_name", "cleaned", "default_ephemeral_device", "default_swap_device", "deleted", "deleted_at",
     "disable_terminate", "ephemeral_gb", "ephemeral_key_uuid", "id", "key_data", "launched_on", "memory_mb",
     "os_type", "reservation_id", "root_gb", "shutdown_terminate", "user_data", "vcpus", "vm_mode")
-# Maximum number of different sort keys; each costs the database two columns to order by.
+# Maximum number of different sort keys: for each of them the database sorts by two columns.
 _MOST_SORT_KEYS = 8
 
 _TEXTS = ("user_id", "project_id", "tenant_id", "launch_index", "image_ref", "image", "vm_state", "task_state", "host",
@@ -46,10 +46,10 @@ _EXPRESSIONS = (
     "terminated_at", "availability_zone", "name", "display_name", "description", "display_description", "locked_by",
     "root_device_name", "config_drive", "access_ip_v4", "access_ip_v6", "auto_disk_config", "progress", "ip", "ip6",
     "created_at")
-# Names of other tables, which are refused.
+# Names of other tables, which are refused as filters.
 _JOINED = ("block_device_mapping", "services", "metadata", "system_metadata", "info_cache", "security_groups",
            "pci_devices")
-# Maximum number of tags: each is an expression of the statement, which may have a thousand.
+# Maximum number of tags in a filter: each is an expression of the SQL statement, which may have a thousand.
 _MOST_TAGS = 100
 _TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
 
@@ -69,7 +69,7 @@ _FOR_ALL = {
 _PAGING = frozenset({"limit", "marker", "sort_key", "sort_dir"})
 _OTHERWISE_HANDLED = frozenset({"status", "all_tenants", "changes-since", "changes-before", "deleted", "project_id",
                                 "tenant_id", *_PAGING})
-# Columns with numbers: other values cannot match.
+# Filters on columns with small numbers: no server can match another value.
 _NUMBERS = frozenset({"launch_index", "power_state", "progress"})
 _SMALL_NUMBER = re.compile("[0-9]{1,9}")
 
@@ -86,7 +86,7 @@ def detail(req: Request) -> dict[str, Any]:
     """List servers with details."""
     req.authorize("os_compute_api:servers:detail")
     limit, _marker = req.page()
-    # One thread computes at a time, and each long page takes megabytes.
+    # More long pages in parallel are not faster (only one Python thread computes at a time), and each takes megabytes.
     with _LONG_PAGES.slot(req.ctx.project_id) if limit > _LONG else contextlib.nullcontext():
         page, limit = _search(req, "os_compute_api:servers:detail", brief=False)
         return _answer(req, "servers/detail", servers_view.DETAIL, page, limit)
@@ -94,7 +94,7 @@ def detail(req: Request) -> dict[str, Any]:
 
 def _answer(req: Request, path: str, view: View, page: ServerPage, limit: int) -> dict[str, Any]:
     context, servers = servers_view.ViewContext(req), page.servers
-    # Each server is encoded at once: a thousand rendered servers would take five times the memory of the response.
+    # Encode each server right after rendering: a thousand rendered servers take five times the memory of the response.
     answer = {"servers": [msgspec.Raw(_encode(view.render(server, context))) for server in servers]}
     return req.with_next(answer, "servers_links", path, servers, limit, "uuid", cut_at=page.marker)
 
@@ -199,7 +199,7 @@ def _sort(req: Request) -> list[tuple[str, str]]:
     sort: dict[str, str] = {}
     for key, direction in zip(keys, directions, strict=False):
         if key not in ignored:
-            sort.setdefault(key, direction)  # A repetition has no effect.
+            sort.setdefault(key, direction)  # A repeated key has no effect.
     if len(sort) > _MOST_SORT_KEYS:
         raise exception.InvalidInput(f"Invalid input for query parameters sort_key. There are {len(sort)} different "
                                      f"keys, at most {_MOST_SORT_KEYS} are possible.")

@@ -3,14 +3,14 @@
 from nova.api.validation.fields import Array, Changing, Combined, Field, Object, Plain, enum, integer, only, string
 from nova.api.validation.types import ANY, BOOLEAN, DESCRIPTION, HOSTNAME, IP, LIMIT, METADATA, NAME, STRING, TAG, UUID
 
-# Maximum number of items of a kind in a request.
+# Maximum number of items in each list of a request.
 _MANY = 255
 _COUNT = Plain(**{**LIMIT.schema(1), "minimum": 1})
 _LONG = string(maxLength=255)
 _DISK_CONFIG = enum("AUTO", "MANUAL")
 _IPV4 = string(format="ipv4")
 _IPV6 = string(format="ipv6")
-# 2 to 63 characters of a label; from 2.94 a complete domain name.
+# A host name: one label of 2 to 63 characters; from 2.94 a complete domain name.
 _HOST_LABEL = Changing({
     0: string(pattern="^[a-zA-Z0-9]+[a-zA-Z0-9-]*[a-zA-Z0-9]+$", minLength=2, maxLength=63), 94: HOSTNAME})
 
@@ -21,7 +21,7 @@ _NETWORK = Object({
     "fixed_ip": IP,
     "port": Plain(type=["string", "null"], format="uuid"),
     "uuid": Changing({0: STRING, 37: UUID}),
-    # Tags of networks were accidentally absent in 2.37 (those of devices in 2.33), and returned in 2.42.
+    # OpenStack dropped tags of networks by mistake in 2.37 (tags of devices in 2.33) and restored them in 2.42.
     "tag": Field(TAG, since=32, gap=(37, 41)),
 })
 _NETWORKS = Array(_NETWORK, maxItems=_MANY)

@@ -25,7 +25,7 @@ class ViewContext:
     """The permissions and configuration that decide how servers are shown, read once per request."""
 
     def __init__(self, req: Request, precise_addresses: bool = True, admin_pass: str | None = None) -> None:
-        """``admin_pass``: the new password of the server, if the response shows it."""
+        """``precise_addresses``: show type and MAC address. ``admin_pass``: the server's new password, if shown."""
         self.req, self.version = req, req.version
         self.admin_pass, self.precise_addresses = admin_pass, precise_addresses
         self.extended = req.allowed("os_compute_api:os-extended-server-attributes")
@@ -97,7 +97,7 @@ def _fault(server: Instance, view: ViewContext) -> Any:
     if fault is None or server.status not in ("ERROR", "DELETED"):
         return ABSENT
     shown: dict[str, Any] = {"code": fault.code, "created": iso(fault.created), "message": fault.message}
-    # Details reveal internals, whatever has failed.
+    # Details of a fault can contain internals such as tracebacks, so only administrators see them.
     if fault.details and view.req.ctx.is_admin:
         shown["details"] = fault.details
     return shown
@@ -121,7 +121,7 @@ def _extended(attribute: str) -> Any:
     return lambda server, view: getattr(server, attribute) if view.extended else ABSENT
 
 
-# Name, type, getter, and the version from which show, detail and the response to PUT have it (None: never).
+# Name, type, getter, and first version of the field in show, in detail and in the response to PUT (None: never).
 _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
     ("id", STRING, "uuid", 1, 1, 1),
     ("name", STRING, "display_name", 1, 1, 1),
@@ -178,13 +178,13 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
 
 
 def _keys(column: int, changes: Mapping[str, int | None] | None = None) -> list[Out]:
-    """Return the keys of a view. ``column`` 0: show, 1: detail, 2: the response to PUT; ``changes``: other versions."""
+    """Return the keys of a view. ``column``: 0 show, 1 detail, 2 response to PUT; ``changes``: other versions."""
     rows = [(row[:3], (changes or {}).get(row[0], row[3:][column])) for row in _TABLE]
     return [Out(*key, since=since) for key, since in rows if since is not None]
 
 
 SHOW, DETAIL, UPDATE = View(_keys(0)), View(_keys(1)), View(_keys(2))
-# Rebuild differs from PUT in a few fields.
+# The response to rebuild differs from that to PUT in these fields.
 REBUILD = View([*_keys(2, {"key_name": 54, "OS-EXT-SRV-ATTR:user_data": None}),
                 Out("user_data", STRING_OR_NULL, "user_data", since=57),
                 Out("adminPass", STRING, lambda _server, view: view.admin_pass or ABSENT)])

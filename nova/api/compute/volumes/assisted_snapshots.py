@@ -1,4 +1,4 @@
-"""os-assisted-volume-snapshots: requests of a volume service about files with snapshots that a guest uses."""
+"""os-assisted-volume-snapshots: snapshots of volume files in use by a guest, requested by the volume service."""
 
 from typing import Any
 
@@ -26,8 +26,7 @@ CREATE = Object({"snapshot": Field(Object({
 
 @accepts(body=CREATE, answer=Object({"snapshot": Object({"id": STRING, "volumeId": STRING})}))
 def create(req: Request) -> dict[str, Any]:
-    """Switch the guest of a volume to a new file, which the volume service has created with the current one as backing
-    file."""
+    """Switch the guest of a volume to the file ``new_file``, whose backing file is the current file of the volume."""
     wanted = req.body["snapshot"]
     volume, create_info = wanted["volume_id"], wanted["create_info"]
     if not is_uuid(create_info["snapshot_id"]):
@@ -59,7 +58,7 @@ def _operate(req: Request, volume: str, name: str, request: dict[str, Any]) -> N
 
 def _delete_info(text: str | None) -> dict[str, Any]:
     try:
-        info = msgspec.json.decode(text or "")  # Rejects characters that cannot be encoded in a response.
+        info = msgspec.json.decode(text or "")  # msgspec rejects characters that a response cannot contain.
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise exception.InvalidInput(reason="delete_info is not JSON.") from error
     if not isinstance(info, dict) or not isinstance(info.get("volume_id"), str):
@@ -74,7 +73,7 @@ def _delete_info(text: str | None) -> dict[str, Any]:
 
 
 def _name(field: str, given: object) -> str:
-    """Check the name of a file in the directory of the guest's file."""
+    """Return ``given`` if it is a file name without a directory. Raises InvalidInput naming the field."""
     if (not isinstance(given, str) or not given.isprintable() or "/" in given or given in ("", ".", "..")
             or len(given.encode()) > _LONGEST_NAME):
         raise exception.InvalidInput(reason=f"{field} must be a file name without a directory.")

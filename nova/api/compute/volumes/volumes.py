@@ -16,7 +16,7 @@ from nova.objects.volumes.volume import SnapshotRequest, Volume, VolumeSnapshot
 
 # Maximum number of characters of a name, a description, and a key or value of metadata.
 _LONGEST = 255
-# Maximum size in GiB.
+# Maximum size of a volume in GiB.
 _BIGGEST = 2**31 - 1
 
 CREATE = Object({"volume": Field(Object({
@@ -64,8 +64,9 @@ def show(req: Request) -> Volume:
 
 @accepts(body=CREATE, answer=_VOLUME)
 def create(req: Request) -> Volume:
-    """Create an empty volume, or one of a snapshot; the data of an embedded one are made where a server first needs
-    them."""
+    """Create an empty volume, or a volume from a snapshot.
+
+    The data of an embedded volume are created on the host of the first server that uses it."""
     wanted = req.body["volume"]
     size = whole(wanted["size"])
     if size > _BIGGEST:
@@ -96,7 +97,7 @@ def _text(name: str, value: Any) -> str:
 
 @accepts()
 def delete(req: Request) -> None:
-    """Delete a volume that no server has."""
+    """Delete a volume that is not attached to a server."""
     req.clients.volumes.delete(req.ctx, req.uuid(exception.VolumeNotFound, "volume_id"), req.scope)
 
 

@@ -1,1 +1,1 @@
-"""Actions on a server: the bodies of POST /servers/{id}/action and what belongs to them."""
+"""Actions on a server (POST /servers/{id}/action): schemas and handlers."""

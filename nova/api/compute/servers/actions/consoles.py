@@ -31,14 +31,14 @@ _ERRORS = (409, 501)
 # --- a URL -----------------------------------------------------------------------------------------
 @accepts(body=Object({"remote_console": Field(_REMOTE, required=True)}), answer=_CREATED, errors=_ERRORS)
 def create(req: Request) -> dict[str, Any]:
-    """Open a console of a running server; the URL can be used for [consoleauth]token_ttl."""
+    """Open a console of a running server; its URL is valid for [consoleauth]token_ttl seconds."""
     wanted = req.body["remote_console"]
     url = _open(req, wanted["protocol"], wanted["type"])
     return {"remote_console": {"protocol": wanted["protocol"], "type": wanted["type"], "url": url}}
 
 
 def _opening(protocol: str, action: str, summary: str, *types: str) -> Handler:
-    """Return an action that opens a console of one of these types."""
+    """Return the handler of an action that opens a console of one of these types."""
     @accepts(body=only(action, Object({"type": Field(enum(*types), required=True)})), answer=_OLD, errors=_ERRORS)
     def handler(req: Request) -> dict[str, Any]:
         console_type = req.body[action]["type"]
@@ -61,9 +61,9 @@ def rdp(req: Request) -> dict[str, Any]:
 
 
 def _open(req: Request, protocol: str, console_type: str) -> str:
-    """Return the URL for the caller. Raises ConsoleTypeInvalid, ConsoleTypeUnavailable, and errors of the host."""
+    """Open a console and return its URL. Raises ConsoleTypeInvalid, ConsoleTypeUnavailable, and errors of the host."""
     server = servers.authorized_get(req, _POLICY)
-    if protocol == "rdp":  # Upstream removed it.
+    if protocol == "rdp":  # OpenStack removed RDP consoles.
         raise exception.ConsoleTypeUnavailable(console_type="rdp")
     if protocol == console.SERIAL:
         console_type = console.SERIAL
@@ -96,7 +96,7 @@ def _address(req: Request, server: Instance, console_type: str) -> console.Conso
 
 
 def url_with(base: str, token: str, console_type: str) -> str:
-    """Return the base URL with the token. For noVNC it is part of the path of the WebSocket."""
+    """Return the base URL with the token; for noVNC the token is a part of the parameter path (of the WebSocket)."""
     parts = urlsplit(base)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     if console_type == console.NOVNC:
@@ -119,25 +119,25 @@ TOKEN = View([
 
 @accepts(query=Query(strict=99), answer=single("console", TOKEN))
 def show_token(req: Request) -> console.Console:
-    """Show the target of a token (before 2.31 only RDP consoles had tokens)."""
+    """Show the console to which a token gives access (from 2.31; before, only tokens of RDP consoles)."""
     if req.version < 31:
         raise exception.ConsoleTypeUnavailable("Only the tokens of RDP consoles can be shown before 2.31.")
     return req.clients.consoles.get(req.ctx, console.digest(req.params["id"]))
 
 
 # --- the log ---------------------------------------------------------------------------------------
-# Control characters except tab and line feed would upset terminals and parsers.
+# Control characters that are removed from logs, because they disturb terminals and parsers. Tab and line feed stay.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _LENGTH = Plain(type=["integer", "string", "null"], pattern="^-?[0-9]+$", minimum=-1)
-# Maximum number of lines of a log.
+# Maximum number of lines that a request can limit a log to; a larger number is treated as no limit.
 _MOST = 2**31 - 1
 
 
 @accepts(body=only("os-getConsoleOutput", Object({"length": _LENGTH})), answer=Object({"output": STRING}),
          errors=(409, 501))
 def output(req: Request) -> dict[str, Any]:
-    """Read the console log: the last ``length`` lines, or all that is kept."""
+    """Show the last ``length`` lines of the console log, or all lines that the host has kept."""
     server = servers.authorized_get(req, "os_compute_api:os-console-output")
     lines = _lines(req.body["os-getConsoleOutput"].get("length"))
     compute = servers.compute_of(req, server)

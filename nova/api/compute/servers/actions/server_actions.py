@@ -15,13 +15,13 @@ from nova.objects.servers.guest import password_items, password_of
 
 _SERVERS = "os_compute_api:servers:"
 _LOCK = "os_compute_api:os-lock-server:"
-# Seconds that a request waits for the guest agent to change a password, and between two polls.
+# Seconds that a response waits for the guest agent to change a password (202 after that), and between two polls.
 _PASSWORD_WAIT, _PASSWORD_POLL = 15.0, 0.1
 
 
 def simple(action: str, operation: str, policy: str, summary: str, argument: Type = ANY,
            invalid: tuple[type[exception.NovaException], ...] = ()) -> Handler:
-    """Return an action that starts ``operation`` and ignores its argument. ``invalid``: errors that are 400."""
+    """Return the handler of an action that only starts ``operation``. ``invalid``: errors that are reported as 400."""
     @accepts(body=only(action, argument), errors=(409,))
     def handler(req: Request) -> None:
         authorize(req, policy)
@@ -39,7 +39,8 @@ pause = simple("pause", "pause", "os_compute_api:os-pause-server:pause", "Pause 
 unpause = simple("unpause", "unpause", "os_compute_api:os-pause-server:unpause", "Resume a paused server.")
 suspend = simple("suspend", "suspend", "os_compute_api:os-suspend-server:suspend", "Suspend a server to disk.")
 resume = simple("resume", "resume", "os_compute_api:os-suspend-server:resume", "Resume a suspended server.")
-force_delete = simple("forceDelete", "delete", "os_compute_api:os-deferred-delete:force", "Delete a server at once.")
+force_delete = simple("forceDelete", "delete", "os_compute_api:os-deferred-delete:force",
+                      "Delete a server immediately, even if it could be restored.")
 restore = simple("restore", "restore", "os_compute_api:os-deferred-delete:restore", "Restore a soft-deleted server.")
 unrescue = simple("unrescue", "unrescue", "os_compute_api:os-unrescue",
                   "Start a rescued server from its own disks again.")
@@ -50,14 +51,14 @@ trigger_crash_dump = simple("trigger_crash_dump", "trigger_crash_dump", _SERVERS
 @accepts(body=only("reboot", Object({
     "type": Field(enum("HARD", "Hard", "hard", "SOFT", "Soft", "soft"), required=True)})), errors=(409,))
 def reboot(req: Request) -> None:
-    """Reboot a server: SOFT requests it from the guest, HARD does not."""
+    """Reboot a server: SOFT requests the reboot from the guest's operating system, HARD restarts the guest."""
     authorize(req, _SERVERS + "reboot")
     operate(req, f"reboot_{req.body['reboot']['type'].lower()}")
 
 
 @accepts(body=only("lock", Changing({0: ANY, 73: Object({"locked_reason": TEXT}, null=True)})))
 def lock(req: Request) -> None:
-    """Lock a server against actions of others than administrators."""
+    """Lock a server: until it is unlocked, only administrators can change it."""
     authorize(req, _LOCK + "lock")
     wanted = req.body["lock"] if req.version >= 73 else None
     req.clients.servers.lock(req.ctx, server_id(req), reason=(wanted or {}).get("locked_reason"), project_id=req.scope)
@@ -84,10 +85,10 @@ def inject_network_info(req: Request) -> None:
 
 @accepts(body=only("os-resetState", Object({"state": Field(enum("active", "error"), required=True)})))
 def reset_state(req: Request) -> None:
-    """Set the state of a server by hand."""
+    """Set the state of a server in the database to active or error."""
     authorize(req, "os_compute_api:os-admin-actions:reset_state")
     if not req.ctx.is_admin:
-        get(req)  # A policy may allow this to other callers, for servers visible to them.
+        get(req)  # A policy may allow other callers to reset states, but only of servers that they can see.
     req.clients.servers.reset_state(req.ctx, server_id(req), req.body["os-resetState"]["state"])
 
 
@@ -119,7 +120,7 @@ def show_password(req: Request) -> dict[str, Any]:
 
 
 def clear_password(req: Request) -> None:
-    """Delete the password that the guest posted. The guest keeps it and may post another one."""
+    """Delete the password that the guest posted from the database. The guest may then post another password."""
     authorize(req, "os_compute_api:os-server-password:clear")
     req.clients.servers.update(req.ctx, server_id(req), {"system_metadata": password_items("")}, project_id=req.scope)
 
@@ -131,7 +132,7 @@ def change_password(req: Request) -> None:
     uuid = server_id(req)
     try:
         action = operate(req, "change_password", {"admin_pass": given_password(req.body["changePassword"])}).action
-    except exception.InstanceIsLocked as error:  # Clients know no better message.
+    except exception.InstanceIsLocked as error:  # Clients expect this error for locked servers.
         raise exception.InstanceStateUnknown(instance_uuid=uuid, method="changePassword") from error
     polling.until(req, lambda: req.clients.servers.password_changed(
         req.ctx, uuid, action.uuid, project_id=req.scope), _PASSWORD_WAIT, _PASSWORD_POLL)

@@ -21,7 +21,7 @@ from nova.objects.servers.instance import Instance
 
 POLICY = "os_compute_api:servers:rebuild"
 
-# Fields of a request, and the columns of the server that they change.
+# Field of a rebuild request -> column of the server that it changes.
 _COLUMNS = {
     "name": "display_name", "description": "display_description", "hostname": "hostname", "accessIPv4": "access_ip_v4",
     "accessIPv6": "access_ip_v6", "OS-DCF:diskConfig": "disk_config", "metadata": "metadata",

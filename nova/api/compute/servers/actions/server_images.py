@@ -13,9 +13,9 @@ from nova.api.validation.fields import Field, Object, Plain, only
 from nova.api.validation.types import METADATA, NAME, STRICT_NAME, STRING
 from nova.conf import CONF
 
-# Seconds that a request waits until its image is visible, so that the Location header is valid, and between two polls.
+# Seconds that a response waits until its image, whose URL is in the Location header, is visible; and between two polls.
 _TIMEOUT, _PAUSE = 5.0, 0.05
-# Number of polls of the image after which the action is checked for a failure.
+# Number of polls between two checks whether the action has ended without an image.
 _CHECKS = 10
 
 _COUNT = Plain(type=["integer", "string"], pattern="^[0-9]*$", minimum=0, minLength=1)
@@ -34,7 +34,7 @@ def create_image(req: Request) -> Any:
     "name": Field(NAME, required=True), "backup_type": Field(STRING, required=True),
     "rotation": Field(_COUNT, required=True), "metadata": METADATA})), answer=_ANSWER, errors=(409,), located=44)
 def create_backup(req: Request) -> Any:
-    """Create a backup of a server and delete older backups beyond the rotation."""
+    """Create a backup image of a server, and delete its oldest backups if there are more than ``rotation``."""
     authorize(req, "os_compute_api:os-create-backup")
     wanted = {**req.body["createBackup"], "rotation": whole(req.body["createBackup"]["rotation"])}
     return _made(req, "create_backup", wanted, keeps=wanted["rotation"] > 0)
@@ -53,8 +53,8 @@ def _made(req: Request, operation: str, wanted: dict[str, Any], keeps: bool = Tr
 
 
 def _wait_until_visible(req: Request, image_id: str) -> None:
-    """Wait until the image exists, because clients show it as soon as they have its id. The actions of the server
-    report a failure to create it."""
+    """Wait until the image exists, because clients request it as soon as they have its id. If it cannot be created, the
+    failure is shown by os-instance-actions."""
     checks = itertools.count(1)
 
     def is_visible() -> bool:
@@ -63,7 +63,7 @@ def _wait_until_visible(req: Request, image_id: str) -> None:
         except exception.ImageNotFound:
             return next(checks) % _CHECKS == 0 and _has_ended(req)
         except exception.NovaException:
-            pass  # The result is unknown.
+            pass  # It is unknown whether the image exists: do not wait.
         return True
 
     polling.until(req, is_visible, _TIMEOUT, _PAUSE)
@@ -74,4 +74,4 @@ def _has_ended(req: Request) -> bool:
     try:
         return req.clients.actions.get(req.ctx, server_id(req), req.ctx.request_id).finish_time is not None
     except exception.NovaException:
-        return False  # The result is unknown.
+        return False  # It is unknown whether the action has ended: wait.

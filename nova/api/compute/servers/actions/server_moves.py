@@ -15,7 +15,7 @@ from nova.api.validation.types import ANY, BOOLEAN, HOSTNAME, NAME, STRING, STRI
 from nova.conf import CONF
 from nova.objects.servers.action import Action
 
-# Seconds that a response waits for the checks of a live migration (202 after that), and between two polls.
+# Seconds that a response waits for the checks of a live migration (202 after that), and seconds between two polls.
 _CHECKS_WAIT, _CHECKS_POLL = 60.0, 0.25
 
 _SERVERS = "os_compute_api:servers:"
@@ -31,7 +31,7 @@ _HOST_OR_NULL = Plain(**{**HOSTNAME.schema(0), "type": ["string", "null"]})
     "flavorRef": Field(Plain(type=["string", "integer"], minLength=1), required=True),
     "OS-DCF:diskConfig": enum("AUTO", "MANUAL")})), errors=(409,))
 def resize(req: Request) -> None:
-    """Change the flavor of a server, which then waits for a confirmation."""
+    """Change the flavor of a server. The resize must then be confirmed or reverted."""
     authorize(req, _SERVERS + "resize")
     wanted = req.body["resize"]
     # Old clients send the URL of the flavor.
@@ -51,7 +51,7 @@ revert_resize = simple("revertResize", "revert_resize", _SERVERS + "revert_resiz
 # -- host ---------------------------------------------------------------------------------------------
 @accepts(body=only("migrate", Changing({0: ANY, 56: Object({"host": _HOST_OR_NULL}, null=True)})), errors=(409,))
 def migrate(req: Request) -> None:
-    """Migrate a server to another host. It is stopped for the move and then waits for a confirmation."""
+    """Stop a server and migrate it to another host. The migration must then be confirmed or reverted."""
     authorize(req, _MIGRATE)
     host = (req.body["migrate"] or {}).get("host") if req.version >= 56 else None
     if host is not None:
@@ -100,7 +100,7 @@ def evacuate(req: Request) -> dict[str, Any] | None:
     password = _password(wanted)
     operate(req, "evacuate", {
         "host": wanted.get("host"), "admin_pass": password, "force": _forced(req, wanted, since=29),
-        # Clients of versions before 2.95 expect the former power state.
+        # Before 2.95 a server that was running is started on the new host; from 2.95 it stays stopped.
         "stay_off": req.version >= 95})
     if req.version >= 14:
         return None
@@ -119,7 +119,7 @@ def _password(wanted: dict[str, Any]) -> str | None:
 
 
 def _forced(req: Request, wanted: dict[str, Any], since: int) -> bool:
-    """Return True if the host is used without the scheduler's checks, as every named host was before ``since``."""
+    """Return True if the requested host is used without checks of the scheduler: always before version ``since``."""
     if req.version < since:
         return wanted.get("host") is not None
     force = is_true(wanted.get("force"))
@@ -131,7 +131,7 @@ def _forced(req: Request, wanted: dict[str, Any], since: int) -> bool:
 # -- shelve -------------------------------------------------------------------------------------------
 shelve = simple("shelve", "shelve", _SHELVE + "shelve", "Shelve a server: stop it and save it as an image.")
 shelve_offload = simple("shelveOffload", "shelve_offload", _SHELVE + "shelve_offload",
-                        "Take a shelved server off its host.")
+                        "Remove a shelved server from its host.")
 
 _ZONE = Object({"availability_zone": Field(NAME, required=True)}, null=True)
 _WHERE = Object({"availability_zone": STRING_OR_NULL, "host": STRING}, null=True)

@@ -17,7 +17,7 @@ from nova.objects.servers.instance import Instance
 
 
 def _view(**keys: Type) -> View:
-    """Return a view with only these keys of a host's answer."""
+    """Return a view with only these keys of the data that a host returns."""
     def out(name: str, kind: Type) -> Out:
         return Out(name, kind, lambda item, _req: item.get(name))
 
@@ -48,7 +48,7 @@ _SHAPE = View([
 
 @accepts(answer=Changing({0: Object(patterns={".+": INTEGER}), 48: _SHAPE}), errors=(409, 501))
 def index(req: Request) -> dict[str, Any]:
-    """Show the diagnostics of a server; before 2.48 with names of the hypervisor."""
+    """Show the diagnostics of a server; before 2.48 the hypervisor chooses the field names."""
     server = servers.authorized_get(req, "os_compute_api:os-server-diagnostics")
     diagnostics = servers.compute_of(req, server).diagnostics(req.ctx, server)
     return dict(diagnostics.flat) if req.version < 48 else _SHAPE.render(diagnostics.values, req)
@@ -64,7 +64,7 @@ class _ViewContext:
 
     def __init__(self, req: Request, server: Instance) -> None:
         self.version, self.threads = req.version, 1
-        # A server whose topology is invalid was never on a hypervisor that assigns CPUs.
+        # Keep 1 if the topology is invalid: such a server has never run on a hypervisor that assigns CPUs.
         with contextlib.suppress(exception.InvalidInput):
             if (arranged := topology(Properties.of(server))) is not None:
                 self.threads = arranged.threads
@@ -96,7 +96,7 @@ NODE = View([
 
 @accepts(answer=Object({"nodes": Array(NODE), "pagesize_kb": INTEGER_OR_NULL}))
 def numa_cells(req: Request) -> dict[str, Any]:
-    """Show the NUMA cells of a server, and to some callers the cells of its host."""
+    """Show the NUMA cells of a server and, if the policy allows it, the cells of its host."""
     server = servers.authorized_get(req, _POLICY + "index")
     cells = server.numa_topology.cells if server.numa_topology is not None else []
     view = _ViewContext(req, server)

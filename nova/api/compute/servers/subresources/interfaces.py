@@ -74,7 +74,7 @@ def create(req: Request) -> VIF:
 
 
 def _attached(req: Request, wanted: dict[str, Any]) -> VIF:
-    """Return the new interface. An external service creates it after the operation was accepted."""
+    """Attach an interface and return it. Wait for an external service, which creates it only after the acceptance."""
     accepted = operate(req, "attach_interface", wanted)
     vif = msgspec.convert(accepted.answer, VIF)
     if vif.id:
@@ -88,7 +88,7 @@ def _attached(req: Request, wanted: dict[str, Any]) -> VIF:
 
 @accepts(errors=(409,))
 def delete(req: Request) -> None:
-    """Detach an interface."""
+    """Detach an interface from a server."""
     authorize(req, POLICY + "delete")
     operate(req, "detach_interface", {"port_id": req.params["id"]})
 
@@ -96,7 +96,7 @@ def delete(req: Request) -> None:
 # --- single addresses: each on an interface of its own, since guests learn addresses by DHCP --------------------------
 @accepts(body=ADD_FIXED_IP, errors=(409,))
 def add_fixed_ip(req: Request) -> None:
-    """Add an address of a network to a server."""
+    """Add an address of a network to a server, on a new interface."""
     authorize(req, _MULTINIC + "add")
     with as_invalid(exception.NoMoreFixedIps):
         operate(req, "attach_interface", {"network_id": str(req.body["addFixedIp"]["networkId"])})
@@ -104,7 +104,7 @@ def add_fixed_ip(req: Request) -> None:
 
 @accepts(body=only("removeFixedIp", Object({"address": Field(IP, required=True)})), errors=(409,))
 def remove_fixed_ip(req: Request) -> None:
-    """Remove an address from a server, together with its interface if it has no other address of this version."""
+    """Remove an address from a server by detaching the interface, which must have no other address of this version."""
     server = authorized_get(req, _MULTINIC + "remove")
     address = plain_ip.address(req.body["removeFixedIp"]["address"])
     vif = next((vif for vif in server.network_info if str(address) in vif.addresses()), None)

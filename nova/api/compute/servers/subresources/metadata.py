@@ -19,7 +19,7 @@ def index(req: Request) -> dict[str, Any]:
 
 @accepts(answer=METADATA_ITEM_ANSWER)
 def show(req: Request) -> dict[str, Any]:
-    """Show an item."""
+    """Show a metadata item of a server."""
     metadata = servers.authorized_get(req, _POLICY + "show").metadata
     key = req.params["key"]
     if key not in metadata:
@@ -34,21 +34,21 @@ def _set(req: Request, metadata: dict[str, str], replace: bool) -> dict[str, str
 
 @accepts(body=ALL_METADATA, answer=ALL_METADATA_ANSWER, errors=(409,))
 def create(req: Request) -> dict[str, Any]:
-    """Add or change items."""
+    """Add or change metadata items of a server."""
     servers.authorize(req, _POLICY + "create")
     return {"metadata": _set(req, req.body["metadata"], replace=False)}
 
 
 @accepts(body=ALL_METADATA, answer=ALL_METADATA_ANSWER, errors=(409,))
 def update_all(req: Request) -> dict[str, Any]:
-    """Replace all items."""
+    """Replace all metadata of a server."""
     servers.authorize(req, _POLICY + "update_all")
     return {"metadata": _set(req, req.body["metadata"], replace=True)}
 
 
 @accepts(body=METADATA_ITEM, answer=METADATA_ITEM_ANSWER, errors=(409,))
 def update(req: Request) -> dict[str, Any]:
-    """Set one item."""
+    """Set a metadata item of a server."""
     servers.authorize(req, _POLICY + "update")
     item = req.body["meta"]
     if req.params["key"] not in item:
@@ -59,6 +59,6 @@ def update(req: Request) -> dict[str, Any]:
 
 @accepts(errors=(409,))
 def delete(req: Request) -> None:
-    """Delete one item."""
+    """Delete a metadata item of a server."""
     servers.authorize(req, _POLICY + "delete")
     req.clients.servers.delete_metadata(req.ctx, servers.server_id(req), req.params["key"], project_id=req.scope)

@@ -53,7 +53,7 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(body=CREATE, answer=EITHER, errors=(409,))
 def create(req: Request) -> dict[str, Any]:
-    """Attach a share to a stopped server; its guest mounts it by its tag (default: its id) from the next start on."""
+    """Attach a share to a stopped server. After its next start the guest can mount the tag (default: the share id)."""
     authorize(req, POLICY + "create")
     wanted = req.body["share"]
     accepted = operate(req, "attach_share", {"share_id": wanted["share_id"], "tag": wanted.get("tag")})

@@ -1,4 +1,4 @@
-"""servers/{server_id}/tags (2.26)."""
+"""servers/{server_id}/tags: the tags of a server (from 2.26)."""
 
 import re
 from typing import Any
@@ -22,7 +22,7 @@ def _missing_tag(req: Request) -> exception.NotFound:
 
 
 def _change(req: Request, tags: list[str], mode: str) -> list[str]:
-    """Change the tags; return the previous ones."""
+    """Change the tags of the server; return its previous tags."""
     return req.clients.servers.set_tags(req.ctx, servers.server_id(req), tags, mode=mode, project_id=req.scope)
 
 
@@ -41,7 +41,7 @@ def show(req: Request) -> None:
 
 @accepts(body=Object({"tags": Field(Array(TAG, maxItems=50), required=True)}), answer=_ANSWER, errors=(409,))
 def update_all(req: Request) -> dict[str, Any]:
-    """Replace all tags."""
+    """Replace all tags of a server."""
     servers.authorize(req, _POLICY + "update_all")
     tags = list(dict.fromkeys(req.body["tags"]))
     _change(req, tags, "replace")
@@ -50,7 +50,7 @@ def update_all(req: Request) -> dict[str, Any]:
 
 @accepts(body=Plain(type="null"), errors=(409,), statuses=(201, 204), located=microversion.MAX)
 def update(req: Request) -> Response:
-    """Add a tag."""
+    """Add a tag to a server."""
     servers.authorize(req, _POLICY + "update")
     tag = req.params["tag"]
     if not _VALID.fullmatch(tag):
@@ -64,14 +64,14 @@ def update(req: Request) -> Response:
 
 @accepts(errors=(409,))
 def delete_all(req: Request) -> None:
-    """Remove all tags."""
+    """Remove all tags of a server."""
     servers.authorize(req, _POLICY + "delete_all")
     _change(req, [], "clear")
 
 
 @accepts(errors=(409,))
 def delete(req: Request) -> None:
-    """Remove a tag."""
+    """Remove a tag of a server."""
     servers.authorize(req, _POLICY + "delete")
     if req.params["tag"] not in _change(req, [req.params["tag"]], "remove"):
         raise _missing_tag(req)

@@ -32,12 +32,12 @@ def _view(ids_until: int) -> View:
         Out("tag", STRING_OR_NULL, since=70), Out("delete_on_termination", TRUTH, since=79)])
 
 
-# The response to POST had the id of the volume until it lost its body.
+# The response to POST contains the volume's id as "id" until 2.100, and no body from 2.101.
 SHOWN, CREATED = _view(88), _view(100)
 
 
 def _attachments(req: Request, server: Instance) -> list[Attachment]:
-    """Return the attachments; since 2.89 those with an attachment id, without pending ones."""
+    """Return the volume attachments of a server, from 2.89 without pending ones, which have no attachment id yet."""
     return [Attachment(
         volume_id=device.volume_id or "", instance_uuid=server.uuid, device_name=device.device_name,
         attachment_id=device.attachment_id, bdm_uuid=device.uuid, tag=device.tag,
@@ -83,7 +83,7 @@ def create(req: Request) -> dict[str, Any] | None:
 
 @accepts(body=UPDATE, errors=(409,))
 def update(req: Request) -> None:
-    """Change delete_on_termination of a volume, or replace it by another volume."""
+    """Change delete_on_termination of an attached volume, or replace the volume by another one."""
     server = authorized_get(req, POLICY + ("update" if _same_volume(req) else "swap"))
     attachment, wanted = _attachment(req, server), req.body["volumeAttachment"]
     for name, value in (("id", attachment.volume_id), ("serverId", server.uuid), ("device", attachment.device_name),
@@ -100,12 +100,12 @@ def update(req: Request) -> None:
 
 
 def _same_volume(req: Request) -> bool:
-    """Return True if the request does not replace the volume. Before 2.85 it always does."""
+    """Return True if the request does not replace the volume. Before 2.85 every request replaces it."""
     return req.version >= 85 and req.body["volumeAttachment"]["volumeId"] == req.params["id"]
 
 
 @accepts(errors=(409,))
 def delete(req: Request) -> None:
-    """Detach a volume."""
+    """Detach a volume from a server."""
     authorize(req, POLICY + "delete")
     operate(req, "detach_volume", {"volume_id": req.params["id"], "shelved": req.version >= 20})
