@@ -40,8 +40,8 @@ def kubectl_install(options: argparse.Namespace) -> None:
             target.unlink(missing_ok=True)
             target.symlink_to(program)
     except OSError as error:
-        raise ReportedError(f"Cannot install {target}: {os_error_text(error)}. Run the command as root, or give a"
-                            " --directory of PATH that is writable.") from None
+        raise ReportedError(f"Cannot install {target}: {os_error_text(error)}. Run the command as root, or choose"
+                            " with --directory a writable directory on PATH.") from None
     print(f"{_PLUGIN} is installed: {target}")
 
 
@@ -75,7 +75,7 @@ async def uninstall_control_plane(options: argparse.Namespace) -> None:
     files.remove(str(folder / "nova-kubeconfig"))
     print(f"Nova Control Plane {options.name} uninstalled.")
     if not complete:
-        print(f"Namespace {namespace_of(options)} remains, with the volumes of etcd: novactl did not create it.")
+        print(f"Namespace {namespace_of(options)}, which novactl did not create, remains with the volumes of etcd.")
 
 
 async def install_agent(options: argparse.Namespace) -> None:
@@ -160,7 +160,7 @@ async def join_command(options: argparse.Namespace) -> None:
         raise Invalid(f"--server: {options.server[:200]!r} is not an https address.")
     async with connect(config) as nova:
         init = bootstrap_config(config, await create_token(nova, name, options.hours), options.server)
-    print(f"# Run this command with the kubeconfig of the workload cluster, within {options.hours} hours, once:")
+    print(f"# Run this command once, within {options.hours} hours, with the kubeconfig of the workload cluster:")
     namespace = f" --namespace={shlex.quote(options.namespace)}" if options.namespace else ""
     print(f"novactl install agent {shlex.quote(name)}{namespace} --init-kubeconfig={encode_init(init)}")
 

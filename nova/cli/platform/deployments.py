@@ -9,7 +9,8 @@ from nova.cli.errors import CommandError, UsageError
 from nova.cli.platform.client import Novad, number, size, when
 from nova.novad.api import novad_pb2 as pb
 
-_COMPONENTS = arg("components", nargs="*", metavar="COMPONENT[=VERSION]", help="components (default: all; newest)")
+_COMPONENTS = arg("components", nargs="*", metavar="COMPONENT[=VERSION]",
+                  help="components and versions (default: all components, in their newest version)")
 _NAMES = arg("names", nargs="*", metavar="COMPONENT", help="names of components (default: all)")
 
 
@@ -56,8 +57,8 @@ def history(novad: Novad, args: argparse.Namespace) -> Any:
 
 
 @doing(_NAMES, arg("--to", type=number, default=0, metavar="ID",
-                   help="restore the state after this deployment (nova history); default: the state before the last "
-                        "deployment that changed the components"))
+                   help="restore the state after the deployment with this id (see nova history); default: the state "
+                        "before the newest deployment that changed the components"))
 def rollback(novad: Novad, args: argparse.Namespace) -> None:
     """Roll back components to an earlier deployment: images and data."""
     novad.follow(novad.client.platform.Rollback, pb.RollbackRequest(components=args.names, to=args.to))
@@ -80,7 +81,7 @@ def remove(novad: Novad, args: argparse.Namespace) -> None:
         print(f"Remove all components{''.join(f' and {extra}' for extra in extras)}? [y/N] ", end="", file=sys.stderr,
               flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise CommandError("Nothing was removed.")
+            raise CommandError("Not confirmed. Nothing was removed.")
     novad.follow(novad.client.platform.Remove, pb.RemoveRequest(volumes=args.remove_volumes,
                                                                 secrets=args.remove_secrets))
 
