@@ -65,8 +65,8 @@ class Suite:
         return self.api.url
 
     def start(self) -> None:
-        """Start all services and return when a server can be scheduled. If a service fails to start, its error is
-        raised; stop() then stops the others."""
+        """Start all services and return when a server can be scheduled. Raises the error of a service that
+        fails to start; stop() then stops the services that have started."""
         for number, service in enumerate(self._services):
             try:
                 service.start()

@@ -21,7 +21,7 @@ from nova.telemetry import exporters, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
-_LINGER = 1.0  # seconds after SIGTERM in which persistent connections get a "Connection: close"
+_LINGER = 1.0  # seconds after SIGTERM in which requests are accepted, and each response closes its connection
 SERVICE_VERSION = 1  # the service version in heartbeats, by which services of different releases are distinguished
 
 

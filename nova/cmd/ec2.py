@@ -25,7 +25,7 @@ from nova.telemetry import exporters, tracing, worker_stats
 LOG = logging.getLogger(__name__)
 
 NAME = "nova-api-ec2"
-_LINGER = 1.0  # seconds after SIGTERM in which persistent connections get a "Connection: close"
+_LINGER = 1.0  # seconds after SIGTERM in which requests are accepted, and each response closes its connection
 
 
 def _server(shared: socket.socket, transport: Any, url: str,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two checks that the other process runs, and timeout for its end.
+# Seconds between two checks that the other process runs; seconds after SIGTERM until it is killed.
 _CHECK_INTERVAL = 0.2
 _END_TIMEOUT = 15.0
 # Modules that the message bus imports at first use. They are imported before the change of the user, who may be unable

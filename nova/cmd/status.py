@@ -40,7 +40,7 @@ def _credentials() -> tuple[int, str]:
     if CONF.image.driver == "glance":
         conf.register_external_services()
         if not CONF.glance.auth_type:
-            return FAILURE, "[glance] has no auth_type: computes cannot download images"
+            return FAILURE, "[glance] has no auth_type: nova-compute cannot download images"
     return OK, "configured"
 
 
