@@ -24,7 +24,7 @@ from nova.telemetry import tracing
 LOG = logging.getLogger(__name__)
 
 current = otel_context.get_current  # the context with the current span of this thread
-_TIMEOUT = 5  # timeout in seconds of sending a batch of spans, and of the last batch when the service stops
+_TIMEOUT = 5  # timeout in seconds of sending a batch of spans, also of the remaining spans when the service stops
 
 _tracer: trace.Tracer = trace.NoOpTracer()
 _provider: TracerProvider | None = None
@@ -61,7 +61,7 @@ class LoggingExporter(SpanExporter):
         failing = result is not SpanExportResult.SUCCESS
         if failing != self._failing:
             self._failing = failing
-            LOG.warning("%s does not accept trace spans; they are dropped" if failing else
+            LOG.warning("%s does not accept trace spans; spans are dropped until it does" if failing else
                         "%s accepts trace spans again", self._where)
         return result
 

@@ -29,7 +29,7 @@ class Meter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._handled = self._busy = self._waiting = 0
-        # Time of the last call of take(); 0: the start of the process.
+        # Time of the previous call of take(); 0: the start of the process.
         self._since = 0.0
         self._cpu = 0.0
 
@@ -57,7 +57,7 @@ class Meter:
             return not self._busy and self._waiting <= 0
 
     def take(self, worker: int, busy: int | None = None) -> WorkerStats:
-        """Return the statistics since the last call. ``busy`` overrides the number of busy threads."""
+        """Return the statistics since the previous call. ``busy`` overrides the number of busy threads."""
         now, cpu = time.monotonic(), time.process_time()
         with self._lock:
             seconds = max(now - (self._since or _started_at()), 0.001)
@@ -82,7 +82,7 @@ class WorkerStatistics:
             self._memory[stats.worker * _SECTION:(stats.worker + 1) * _SECTION] = text.ljust(_SECTION)
 
     def read(self) -> list[WorkerStats]:
-        """Return the statistics of all workers with a recent update, by number."""
+        """Return the statistics of all workers with a recent update, in the order of worker numbers."""
         recent = []
         for worker in range(self._workers):
             try:
@@ -99,7 +99,7 @@ _statistics: WorkerStatistics | None = None
 
 
 def share(workers: int) -> None:
-    """Share statistics between the processes that fork later. Without this call each process reports only its own."""
+    """Share statistics between the processes that fork later. Without this call a process reports only itself."""
     global _statistics
     _statistics = WorkerStatistics(workers)
 
