@@ -265,7 +265,7 @@ def wait_prompt(cloud, server, start):
             return
         if time.monotonic() - last_report > 10:
             last_report = time.monotonic()
-            say(f"server {server.name}: waiting for the login prompt, {len(text)} characters so far")
+            say(f"server {server.name}: waiting for the login prompt; its console log has {len(text)} characters")
         time.sleep(0.5)
     sys.exit(f"no login prompt after {BOOT_LIMIT} s; last part of the console log:\n{text[-2000:]}")
 
