@@ -93,7 +93,7 @@ def create_keypair(cloud, options):
 
 def create_neutron_networks(cloud, options):
     """Create an external network, a network for the servers of all projects, and a router between them. The external
-    network belongs to no project that has servers, because these could not choose between two networks."""
+    network belongs to no project that has servers, because such servers could not choose between two networks."""
     network = cloud.network
     service = cloud.identity.find_project("service", ignore_missing=False)
     public = network.find_network(options.pool) or network.create_network(

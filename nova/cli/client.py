@@ -109,7 +109,7 @@ class Nova:
             query["marker"] = answer[key][-1][mark]
 
     def versions(self, every: bool = False) -> Any:
-        """Return the version document of the API; ``every``: the list of all its versions. No token is needed."""
+        """Return the version document of the API; ``every``: the list of all API versions. No token is needed."""
         root = self._root()
         where = re.sub(r"/v2(\.1)?$", "/", root) if every else f"{root}/"
         return self._document(self._exchange("GET", where, None, {}, {}))

@@ -18,7 +18,7 @@ from nova.cli.errors import CommandError, UsageError
 # The exit code that shells report for a program terminated by SIGINT.
 _INTERRUPTED = 130
 _UNEXPECTED = 255
-# The extra of the package that installs each library.
+# The extra of Nova's Python package that installs each library.
 _EXTRAS = {"cliff": "cli", "openstack": "cli", "keystoneauth1": "cli", "grpc": "novad", "google": "novad",
            "zeroconf": "novad"}
 _DEFAULT_ADDRESS = "tcp://127.0.0.1:18080"

@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         suite.start()
     except exception.HostIdentityMismatch as error:
         suite.stop()
-        print(f"nova-allinone: {error}", file=sys.stderr)  # after the log, so that it is the last line
+        print(f"nova-allinone: {error}", file=sys.stderr)  # below the log messages
         return 1
     print(f"Nova is at {suite.url}/v2.1 (no authentication; send X-Auth-Token: admin:admin)", flush=True)
     run.stop_event().wait()

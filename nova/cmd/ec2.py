@@ -70,7 +70,7 @@ class Worker(cotyledon.Service):
             self._done.set()
 
     def terminate(self) -> None:
-        """Stop accepting requests and answer the received ones."""
+        """Stop accepting requests, and answer the requests that were received."""
         self._server.stop()
         exporters.stop_tracing()
         self._done.set()

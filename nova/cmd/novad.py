@@ -19,7 +19,7 @@ from nova.novad import help_page
 
 LOG = logging.getLogger("nova.novad")
 _CONF = "/etc/novad/novad.toml"
-_M_ARENA_MAX = -8  # of mallopt(3)
+_M_ARENA_MAX = -8  # parameter of mallopt(3)
 _DUMPABLE = 4  # PR_SET_DUMPABLE of prctl(2)
 _TRIM = 10  # seconds between two releases of unused heap memory to the kernel
 
@@ -162,7 +162,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _leave_out() -> None:
     """Prevent optional imports of podman's library that novad does not need: they take 4 of 60 MB."""
-    for name in ("rich",  # progress bars, which have no terminal here
+    for name in ("rich",  # draws progress bars, which need a terminal
                  "charset_normalizer"):  # guesses encodings; podman uses UTF-8 only
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     warnings.filterwarnings("ignore", "Unable to find acceptable character detection")

@@ -62,7 +62,7 @@ class _Server(http.server.ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
             self._connections[request] = time.monotonic() + _REQUEST_TIMEOUT, False
-            if len(self._connections) > _CONNECTIONS:  # Disconnects the new one if all others are authorized.
+            if len(self._connections) > _CONNECTIONS:  # disconnects the new connection if all others are authorized
                 self._disconnect(next(sock for sock, (_end, authorized) in self._connections.items() if not authorized))
         super().process_request(request, client_address)
 

@@ -1,5 +1,5 @@
 """Options of networks: waiting for interfaces ([DEFAULT]), the embedded networks ([network]), and Neutron ([neutron]).
-[neutron] is read with [network]driver = neutron, and also has keystoneauth's options."""
+[neutron] is read if [network]driver is neutron, and also has keystoneauth's options."""
 
 from oslo_config import cfg, types
 

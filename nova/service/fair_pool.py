@@ -17,7 +17,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 # Seconds after which an idle thread ends. Few threads are needed most of the time, and each uses memory.
 _IDLE = 10.0
-# Maximum number of hanging threads of a kind that are replaced; further hanging threads occupy their slots.
+# Maximum number of hanging threads of a kind that are replaced; each further one reduces the usable threads.
 _MOST_REPLACED = 500
 _STALLED_AFTER = 0.05  # seconds after which a thread that holds a slot is assumed to be blocked
 
@@ -54,7 +54,7 @@ class FairThreadPool:
                 self._start(kind, at)
             at.put(project_id or "", work)
             if at.idle:
-                at.idle.pop().set()  # wake the most recent one, so that surplus threads stay idle and end
+                at.idle.pop().set()  # wake the thread that became idle most recently, so that surplus threads end
         return work.future
 
     def replace(self, future: concurrent.futures.Future[Any]) -> bool:
@@ -69,7 +69,7 @@ class FairThreadPool:
                     at.replaced.add(future)
                     self._end(at)
                     if at.waiting:
-                        with contextlib.suppress(RuntimeError):  # submit() starts threads, too
+                        with contextlib.suppress(RuntimeError):  # no thread can be started: the next submit() retries
                             self._start(kind, at)
         return True
 
@@ -187,7 +187,7 @@ class _Kind(FairQueue[_Work]):
         self.limit = limit
         self.threads = 0
         self.running: set[concurrent.futures.Future[Any]] = set()
-        self.replaced: set[concurrent.futures.Future[Any]] = set()  # of hanging threads that were replaced
+        self.replaced: set[concurrent.futures.Future[Any]] = set()  # futures of hanging threads that were replaced
         self.idle: list[threading.Event] = []
 
     def has_ended(self) -> bool:

@@ -82,7 +82,7 @@ def start(service: str, exporter: SpanExporter | None = None) -> None:
         _provider = TracerProvider(resource=resource, sampler=RequestSampler(CONF.tracing.sample_ratio))
         if exporter is None:
             url = f"{CONF.tracing.endpoint.rstrip('/')}/v1/traces"
-            logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # the exporter logs each failure
+            logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # it logs every failure
             exporter = LoggingExporter(OTLPSpanExporter(url, timeout=_TIMEOUT), url)
         _provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
         # oslo.messaging uses the global provider.

@@ -1,6 +1,6 @@
 """Statistics of the worker processes of a service, sent with its heartbeat. Each worker writes its statistics to its
-section of a memory that all workers share (made before they fork). The first worker sends all of them in its heartbeat,
-without additional messages or statements."""
+section of shared memory, which is created before the workers fork. The first worker sends the statistics of all workers
+in its heartbeat, without additional messages or statements."""
 
 import contextlib
 import mmap
@@ -89,7 +89,7 @@ class WorkerStatistics:
                 stats = msgspec.json.decode(self._memory[worker * _SECTION:(worker + 1) * _SECTION].strip(b" \0"),
                                             type=WorkerStats)
             except msgspec.DecodeError:
-                continue  # never written, or being written now
+                continue  # the section was never written, or is being written
             if stats.at and (utcnow() - stats.at).total_seconds() < _MAX_MISSED * CONF.report_interval:
                 recent.append(stats)
         return recent

@@ -26,7 +26,7 @@ def _wanted(words: list[str]) -> list[pb.ComponentVersion]:
 
 @doing(_COMPONENTS)
 def deploy(novad: Novad, args: argparse.Namespace) -> None:
-    """Deploy components; if one fails, the deployment is rolled back."""
+    """Deploy components; if a component fails, the deployment is rolled back."""
     novad.follow(novad.client.platform.Deploy, pb.DeployRequest(components=_wanted(args.components)))
 
 
@@ -37,7 +37,7 @@ def plan(novad: Novad, args: argparse.Namespace) -> Any:
     return ("Component", "Action", "Now", "Image", "Digest", "Backup", "Node"), [
         (change.component, "refuse: name the digest" if change.refused else change.action, change.before or "-",
          change.reference,
-         # The digest that runs, and the digest that would run if it differs.
+         # The running digest and, if it differs, the digest that the deployment would run.
          " -> ".join(dict.fromkeys(filter(None, (change.digest, change.fetched)))) or "-",
          size(change.backup), change.node) for change in answer.changes]
 

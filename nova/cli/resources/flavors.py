@@ -43,7 +43,7 @@ def flavor_list(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 def _with_specs(nova: Nova, flavor: Mapping[str, Any]) -> Mapping[str, Any]:
-    if "extra_specs" in flavor:  # since 2.61
+    if "extra_specs" in flavor:  # since 2.61 flavors contain their extra specs
         return flavor
     return {**flavor, "extra_specs": nova.get(f"/flavors/{flavor['id']}/os-extra_specs")["extra_specs"]}
 

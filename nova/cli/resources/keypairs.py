@@ -10,7 +10,7 @@ from nova.cli.errors import CommandError, UsageError
 from nova.cli.find import quoted
 
 _USER = arg("--user", metavar="USER", since=10, help="id of the user (administrators)")
-# The first minor microversion that does not generate keys.
+# The first minor microversion in which Nova does not generate keys.
 _NO_KEYS = 92
 
 

@@ -12,7 +12,7 @@ from nova.cli.errors import CommandError, UsageError
 _POWER = {0: "NOSTATE", 1: "Running", 3: "Paused", 4: "Shutdown", 6: "Crashed", 7: "Suspended"}
 _NO_IMAGE = "Attempt to boot from volume - no image supplied"
 
-# Options that are filters of the API; names differ in "-" and "_" only.
+# Options that are filters of the API, whose names have "_" instead of "-", except those in _HYPHENED.
 _FILTERS = (
     arg("--reservation-id", metavar="ID", help="servers of this reservation"),
     arg("--ip", metavar="REGEX", help="servers with matching IPv4 addresses"),
@@ -191,7 +191,7 @@ def update(nova: Nova, args: argparse.Namespace) -> None:
 def for_servers(nova: Nova, names: Iterable[str], all_tenants: bool, request: Callable[[Mapping[str, Any]], Any],
                 done: str) -> int:
     """Call ``request`` for each server, even after failures; print ``done`` for each accepted request. Raises
-    CommandError with all failures and the exit code of the first one."""
+    CommandError with all failures and the exit code of the first failure."""
     failures = []
     for name in names:
         try:

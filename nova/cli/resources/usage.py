@@ -15,7 +15,7 @@ _RANGE = (arg("--start", metavar="DATE", help="first day, such as 2026-01-20 (de
           arg("--end", metavar="DATE", help="last day, such as 2026-02-20 (default: tomorrow)"))
 _COLUMNS = ("Servers", "RAM MiB-Hours", "CPU Hours", "Disk GiB-Hours")
 _SUMS = ("total_memory_mb_usage", "total_vcpus_usage", "total_local_gb_usage")
-# Quotas in the order of the output; which ones the API returns depends on the microversion.
+# Quotas in the order of the output; the microversion determines which of them the API returns.
 _QUOTAS = ("instances", "cores", "ram", "floating_ips", "fixed_ips", "metadata_items", "injected_files",
            "injected_file_content_bytes", "injected_file_path_bytes", "key_pairs", "security_groups",
            "security_group_rules", "server_groups", "server_group_members")

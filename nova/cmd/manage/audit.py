@@ -95,7 +95,7 @@ def _compare(core: Core, host: str, running: dict[str, int]) -> Iterable[Finding
 
 
 def _unexpected(core: Core, host: str, uuids: Sequence[str]) -> Iterable[Finding]:
-    """Yield guests without a server on the host. Only guests with a row of evictions can be repaired (removed)."""
+    """Yield guests without a server on the host. --repair removes those whose server is deleted or evicted."""
     for start in range(0, len(uuids), _PAGE):
         page = uuids[start:start + _PAGE]
         registered_hosts = {where.uuid: where for where in core.db.read(

@@ -20,7 +20,7 @@ from nova.db.servers import passwords
 from nova.db.sql import clock
 
 _MIN_AGE = 3600  # minimum age in seconds of rows to remove; messages that refer to older rows have expired
-_MAX_HISTORY_KEEP = 1000  # maximum of --history-keep, since each action is compared with that many others
+_MAX_HISTORY_KEEP = 1000  # maximum of --history-keep, since each action is compared with that many other actions
 _PROGRESS_INTERVAL = 5.0  # seconds between two progress messages
 _NOTHING = 3  # exit code if no rows were removed
 

@@ -97,7 +97,7 @@ def _wanted(arguments: argparse.Namespace) -> Drain:
 
 
 def _watch(core: Core, arguments: argparse.Namespace) -> None:
-    """Print each finished server, until all are finished or --timeout has passed."""
+    """Print each finished server, until all servers are finished or --timeout has passed."""
     reported: set[str] = set()
     until = time.monotonic() + (float("inf") if arguments.timeout is None else arguments.timeout)
     while True:

@@ -74,7 +74,7 @@ def _rabbit() -> Any:
 
 
 def _tls(host: str) -> str:
-    """Return the TLS options of a host, like those of this service but with the host's own certificate."""
+    """Return the TLS options of a host for the broker: those of this service, with the host's own certificate."""
     if not _rabbit().ssl:
         return ""
     options = {"ssl": "true", "ssl_ca_file": _rabbit().ssl_ca_file}
@@ -147,7 +147,7 @@ def _request_broker(method: str, path: str, body: Any = None) -> None:
                  "Content-Type": "application/json"})
     try:
         tls = ssl.create_default_context()
-        if _rabbit().ssl_ca_file:  # the plugin's certificate is from the same CA
+        if _rabbit().ssl_ca_file:  # the CA of the broker also signs the plugin's certificate
             tls.load_verify_locations(_rabbit().ssl_ca_file)
         with urllib.request.urlopen(request, timeout=_TIMEOUT, context=tls):  # noqa: S310
             pass
