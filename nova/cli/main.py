@@ -27,7 +27,7 @@ _CALLS = ("keystoneauth", "nova.novad.client")
 _EXIT_CODES = [
     ("0", "success"), ("1", "the command failed, or a service refused it"), ("2", "wrong usage"),
     ("3", "no such object, or several objects with the name"), ("4", "not logged in, or the service does not answer"),
-    ("130", "interrupted"), ("255", "a bug; --debug shows where")]
+    ("130", "interrupted"), ("255", "unexpected error (a bug); --debug prints details")]
 # Options whose values may begin with a hyphen; argparse would take such a value for another option.
 _SECRETS = ("--secret", "--os-password", "--os-token")
 # Global options of the Compute API: flags, arguments of add_argument, description.
@@ -119,7 +119,7 @@ def _exit_code(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
     except Exception as error:
         if options.debug:
             raise
-        print(f"nova: unexpected {type(error).__name__}: {error} (a bug; --debug shows where)", file=sys.stderr)
+        print(f"nova: unexpected {type(error).__name__}: {error} (a bug; --debug prints details)", file=sys.stderr)
         return _UNEXPECTED
 
 

@@ -73,7 +73,7 @@ def _serve(transport: messaging.RPCTransport, channel: socket.socket | None, sec
     try:
         service.start()
     except OSError as error:
-        LOG.error("Cannot listen on %s:%d: %s", CONF.metadata.listen, CONF.metadata.port, error)
+        LOG.error("nova-metadata exits: cannot listen on %s:%d: %s", CONF.metadata.listen, CONF.metadata.port, error)
         return 1
     while not stop.wait(_CHECK_INTERVAL) and not service.left_alone.is_set():
         pass

@@ -53,7 +53,7 @@ def limiter(group: str, option: str) -> Limiter | None:
         return None
     match = _RATE.fullmatch(text)
     if match is None:
-        raise exception.InvalidInput(reason=f"[{group}]{option} = {text}: not REQUESTS/SECONDS (600/60)")
+        raise exception.InvalidInput(reason=f"[{group}]{option} = {text} is not REQUESTS/SECONDS, such as 600/60")
     return Limiter(int(match[1]), int(match[2]))
 
 

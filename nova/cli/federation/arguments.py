@@ -35,7 +35,7 @@ def parser(program: str) -> argparse.ArgumentParser:
     stage.add_argument("--finish", action="store_true",
                        help="stop trusting the previous CAs, after all agents have renewed their certificates")
     stage.add_argument("--force", action="store_true",
-                       help="do not wait until all agents trust the new CAs; agents without them must join again")
+                       help="continue even if some agents do not trust the new CAs; these agents must join again")
     _add_operations(commands)
     completion = _leaf(commands, "completion", "print a script that completes commands in a shell")
     completion.add_argument("shell", choices=("bash", "zsh"))
@@ -69,7 +69,7 @@ def _add_operations(commands: "argparse._SubParsersAction[argparse.ArgumentParse
         local.append(command)
     for command in (commands.choices["status"], up, down, *local):
         command.add_argument("--directory", type=pathlib.Path, default=pathlib.Path("~/.nova/local"),
-                             help="directory with the data of 'up' (default: %(default)s)")
+                             help="directory in which 'up' stores its data (default: %(default)s)")
 
 
 def _add_install(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -87,7 +87,7 @@ def _add_install(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         plane.add_argument("--timeout", type=_seconds, default=360, metavar="SECONDS",
                            help="time to wait for the address of the API server, and then for each component to be"
                                 " ready (default: %(default)s)")
-        agent.add_argument("--nova-context", default="nova", help="context of Nova in the kubeconfig"
+        agent.add_argument("--nova-context", default="nova", help="kubeconfig context of the Nova API server"
                                                                   " (default: %(default)s)")
         agent.add_argument("--init-kubeconfig", default="", metavar="TEXT",
                            help="credentials that join-command printed (default: create them with --nova-context)")
@@ -124,8 +124,8 @@ def _add_contexts(command: argparse.ArgumentParser, defaults: bool = False) -> N
     group = command.add_argument_group("clusters")
     group.add_argument("--kubeconfig", default=default(""), metavar="FILE", help="kubeconfig file instead of"
                                                                                   " $KUBECONFIG")
-    group.add_argument("--context", default=default(""), help="context of the kubeconfig, for the cluster that the"
-                                                               " command names in its help")
+    group.add_argument("--context", default=default(""), help="kubeconfig context of the cluster that the help of the"
+                                                               " command names")
     group.add_argument("-n", "--namespace", default=default(""), help=f"namespace of Nova (default: {_NAMESPACE})")
     group.add_argument("--hosting-cluster-context", default=default(""), metavar="CONTEXT",
                        help="context of the hosting cluster")

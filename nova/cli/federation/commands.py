@@ -104,7 +104,7 @@ async def uninstall_agent(options: argparse.Namespace) -> None:
 
     async with connect(context_of(options, options.context)) as workload:
         await remove_agent(workload, Settings(namespace=namespace_of(options), cluster=_cluster(options.name)))
-    print(f"Agent of cluster {options.name} uninstalled. The Cluster and the copies of workloads remain.")
+    print(f"Agent of cluster {options.name} uninstalled. The Cluster object and the copies of workloads remain.")
 
 
 def install_certs(options: argparse.Namespace) -> None:
@@ -140,7 +140,7 @@ async def status(options: argparse.Namespace) -> int:
         async with connect(config) as nova:
             return _print_status([local_components(parts), await resources(nova)])
     if not options.hosting_cluster_context and context_of(options, "").context == config.context:
-        raise Invalid(f"The current context is {config.context}, the Nova API server. Give --hosting-cluster-context.")
+        raise Invalid(f"The current context is {config.context}, the Nova API server. Set --hosting-cluster-context.")
     async with connect(context_of(options, options.hosting_cluster_context)) as hosting, connect(config) as nova:
         return _print_status([await components(hosting, namespace_of(options)), await resources(nova)])
 

@@ -79,7 +79,7 @@ def update(novad: Novad, args: argparse.Namespace) -> None:
     """Update novad to its latest release; novad rolls back if the new release does not become healthy."""
     before = novad.ask(novad.client.updates.Show, pb.UpdatesRequest(ask=args.check))
     if args.check:
-        print(f"novad {before.version} runs, {before.latest or 'none'} is the latest release")
+        print(f"novad {before.version} runs. Latest release: {before.latest or 'none'}")
         return
     restarts = False
     for event in novad.stream(novad.client.updates.Update, pb.Empty()):

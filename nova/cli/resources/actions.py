@@ -186,7 +186,7 @@ def explain(nova: Nova, args: argparse.Namespace) -> int:
                         print(_indented(detail))
     if "valid host" in str((fault or failed or {}).get("message")).lower():
         print("What to do: request a smaller flavor (nova flavor-list), another zone (nova availability-zone-list) "
-              "or another group.\nAdministrators: nova hypervisor-list, service-list; nova-manage schedule explain.")
+              "or server group.\nAdministrators: nova hypervisor-list, service-list; nova-manage schedule explain.")
     else:
         print("What to do: nova instance-action-list shows all actions.")
     return 1

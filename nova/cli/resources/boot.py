@@ -25,8 +25,8 @@ _NETWORKS_NEEDED = 37
 
 @showing(
     arg("name", metavar="NAME", help="name of the new server"),
-    arg("--flavor", metavar="FLAVOR", required=True, help="name or id (nova flavor-list)"),
-    arg("--image", metavar="IMAGE", help="name or id (nova image-list)"),
+    arg("--flavor", metavar="FLAVOR", required=True, help="name or id of the flavor (see nova flavor-list)"),
+    arg("--image", metavar="IMAGE", help="name or id of the image (see nova image-list)"),
     pairs("--image-with", help="boot from an image with this property"),
     arg("--boot-volume", metavar="VOLUME", help="boot from this volume"),
     arg("--snapshot", metavar="SNAPSHOT", help="boot from a new volume created from this snapshot"),
@@ -34,7 +34,7 @@ _NETWORKS_NEEDED = 37
     arg("--max-count", metavar="N", type=int, help="maximum number of servers"),
     pairs("--meta", help="metadata of the server; may be repeated"),
     arg("--key-name", metavar="NAME", help="key pair for logins to the guest"),
-    arg("--user-data", metavar="FILE", help="user data for the guest"),
+    arg("--user-data", metavar="FILE", help="file with user data for the guest"),
     arg("--availability-zone", metavar="ZONE", help="availability zone of the server"),
     arg("--security-groups", metavar="NAME,NAME", help="security groups of the interfaces"),
     arg("--block-device-mapping", metavar="DEVICE=ID:TYPE:SIZE:DELETE", action="append", default=[],
@@ -233,7 +233,7 @@ _POLL = flag("--poll", help="report the progress until the operation completes")
     arg("--description", metavar="TEXT", since=19), pairs("--meta", help="metadata of the server; may be repeated"),
     either(arg("--key-name", metavar="NAME", since=54, help="key pair for logins to the guest"),
            flag("--key-unset", since=54, help="remove the key pair of the server")),
-    either(arg("--user-data", metavar="FILE", since=57, help="user data for the guest"),
+    either(arg("--user-data", metavar="FILE", since=57, help="file with user data for the guest"),
            flag("--user-data-unset", since=57, help="remove the user data of the server")),
     either(arg("--trusted-image-certificate-id", metavar="ID", action="append", since=63,
                help="id of a certificate trusted for the image signature"),

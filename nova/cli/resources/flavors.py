@@ -71,7 +71,7 @@ def flavor_create(nova: Nova, args: argparse.Namespace) -> Any:
     if args.rxtx_factor is not None:
         if nova.version > _LAST_RXTX:
             raise UsageError(f"--rxtx-factor was removed in 2.{_LAST_RXTX + 1} of the API "
-                             "(--os-compute-api-version 2.101)")
+                             "(use --os-compute-api-version 2.101)")
         flavor["rxtx_factor"] = args.rxtx_factor
     if args.description is not None:
         flavor["description"] = args.description

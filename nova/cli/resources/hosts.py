@@ -49,7 +49,7 @@ def service_enable(nova: Nova, args: argparse.Namespace) -> Any:
     return _row(_change(nova, args.service, {"status": "enabled"}, "enable"), {"Status": "status"})
 
 
-@listing(_SERVICE, arg("--reason", metavar="TEXT", help="reason, shown by service-list"))
+@listing(_SERVICE, arg("--reason", metavar="TEXT", help="reason, shown by nova service-list"))
 def service_disable(nova: Nova, args: argparse.Namespace) -> Any:
     """Disable a service: the scheduler no longer selects its host (administrators)."""
     reason = {"disabled_reason": args.reason} if args.reason else {}
@@ -118,7 +118,7 @@ def hypervisor_servers(nova: Nova, args: argparse.Namespace) -> Any:
         hypervisors = nova.get("/os-hypervisors", hypervisor_hostname_pattern=args.hostname,
                                with_servers="true")["hypervisors"]
     if not hypervisors:
-        raise NotFound(f"No hypervisor's host name contains {args.hostname}; nova hypervisor-list lists them.")
+        raise NotFound(f"No hypervisor's host name contains {args.hostname}; nova hypervisor-list lists the names.")
     return ("ID", "Name", "Hypervisor ID", "Hypervisor Hostname"), [
         (server["uuid"], server["name"], hypervisor["id"], hypervisor["hypervisor_hostname"])
         for hypervisor in hypervisors for server in hypervisor.get("servers") or ()]
@@ -227,7 +227,7 @@ def _act(nova: Nova, args: argparse.Namespace, action: str, value: Mapping[str, 
     return _detail(nova, nova.post(path, {action: value})["aggregate"])
 
 
-@listing(_AGGREGATE, arg("metadata", metavar="KEY=VALUE", nargs="+", help="metadata to set; KEY alone is deleted"))
+@listing(_AGGREGATE, arg("metadata", metavar="KEY=VALUE", nargs="+", help="metadata to set, or KEY to delete it"))
 def aggregate_set_metadata(nova: Nova, args: argparse.Namespace) -> Any:
     """Set or delete metadata of an aggregate (administrators)."""
     pairs = [word.partition("=") for word in args.metadata]

@@ -104,7 +104,7 @@ def _unexpected(core: Core, host: str, uuids: Sequence[str]) -> Iterable[Finding
             where = registered_hosts.get(uuid)
             if where is None:
                 yield Finding("guest", uuid, f"runs on {host} without a server: [compute]unknown_guests of the host "
-                                             "decides what happens to it")
+                                             "determines what happens to the guest")
             elif where.must_leave:
                 yield Finding("guest", uuid, f"runs on {host}, but its server is deleted or evicted",
                               repair=functools.partial(core.compute_at(host).reap, context.admin(), uuid))

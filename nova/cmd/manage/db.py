@@ -34,10 +34,10 @@ def add_commands(commands: Any) -> None:
     command = common.add_action(group, "purge", _purge, "Remove deleted servers and their rows, and expired "
                                 "certificates, from the database. Exit code 3 if no rows match.")
     command.add_argument("--older-than", type=int, default=_MIN_AGE, metavar="SECONDS",
-                         help=f"only servers that were deleted this long ago (default and minimum: {_MIN_AGE})")
+                         help=f"only servers deleted at least this long ago (default and minimum: {_MIN_AGE})")
     command.add_argument("--history-older-than", type=int, metavar="SECONDS",
-                         help="also actions and migrations of existing servers that ended this long ago (minimum: "
-                              f"{_MIN_AGE}); os-instance-actions and os-migrations no longer show them")
+                         help="also actions and migrations of existing servers that ended at least this long ago "
+                              f"(minimum: {_MIN_AGE}); os-instance-actions and os-migrations no longer show them")
     command.add_argument("--history-keep", type=int, default=0, metavar="ACTIONS",
                          help="keep this number of newest actions of each existing server (default: 0)")
     command.add_argument("--archive", metavar="FILE", help="append each removed row to this file as a line of JSON")
@@ -121,7 +121,7 @@ def _selection(arguments: argparse.Namespace) -> purge.What:
 
 def _before(option: str, seconds: int) -> datetime.datetime:
     if not _MIN_AGE <= seconds <= 100 * 366 * 86400:
-        raise exception.InvalidInput(reason=f"{option} must be from {_MIN_AGE} seconds to a century")
+        raise exception.InvalidInput(reason=f"{option} must be from {_MIN_AGE} seconds to 100 years")
     return clock.after(-seconds)
 
 

@@ -64,7 +64,7 @@ def _enrol(arguments: argparse.Namespace) -> None:
     else:
         _write(f"{base}.definitions.json", msgspec.json.format(msgspec.json.encode(wanted), indent=1).decode())
         print(f"Import {base}.definitions.json into the broker (rabbitmqctl import_definitions), and delete the file.")
-    print(f"Copy {base}.key to {host} as /etc/nova/{host}.key, and {base}.conf as a --config-file of its services.")
+    print(f"Copy {base}.key to {host} as /etc/nova/{host}.key, and use {base}.conf as a --config-file there.")
     if _rabbit().ssl and _rabbit().ssl_cert_file:
         print(f"The host also needs its own certificate /etc/nova/{host}.pem with the key /etc/nova/{host}-tls.key.")
 
@@ -153,7 +153,7 @@ def _request_broker(method: str, path: str, body: Any = None) -> None:
             pass
     except urllib.error.HTTPError as error:
         if method != "DELETE" or error.code != 404:
-            raise exception.ServiceUnavailable(f"The broker's management plugin answered {error.code}.") from error
+            raise exception.ServiceUnavailable(f"The broker's management plugin answered HTTP {error.code}.") from error
     except OSError as error:
         raise exception.ServiceUnavailable(f"The broker's management plugin does not answer: {error}.") from error
 
