@@ -33,7 +33,7 @@ def by_id_or_name(kind: str, wanted: str, resources: Iterable[Thing], ids: Itera
             more = [f"  and {len(fitting) - _CANDIDATES} more"] if len(fitting) > _CANDIDATES else []
             raise NotFound("\n".join((f"There are {len(fitting)} {kind}s with the name {wanted}; use an id:",
                                       *listed, *more)))
-    hint = f" {command} lists every {kind}." if command else ""
+    hint = f" {command} shows every {kind}." if command else ""
     raise NotFound(f"There is no {kind} with the name or id {wanted}{scope}.{hint}")
 
 

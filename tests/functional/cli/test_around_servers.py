@@ -36,7 +36,7 @@ def blue(suite, networks, project):
 def test_image_list_and_show_commands(nova, image_id):
     assert [image_id, "tiny", "ACTIVE", ""] in nova("image-list").rows
     assert nova("image-show", "tiny", "-f", "json").document["id"] == image_id
-    assert "nova image-list lists every image" in nova("image-show", "nothing", code=3).err
+    assert "nova image-list shows every image" in nova("image-show", "nothing", code=3).err
 
 
 def test_image_backup_rebuild_and_rescue_commands(nova, server, project):
