@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a federation on this machine (Debian 12, root): the Nova Kubernetes API, two workload clusters with real pods, and a
-# Deployment that is spread 30/70 over both and answers over HTTP. A second run repairs what does not run.
+# Deployment that is spread 30/70 over both and answers over HTTP. A second run restarts processes that do not run.
 #   devstack/federation.sh           start
 #   devstack/federation.sh --down    stop and delete everything
 # NOVA_FEDERATION_DIR: directory of all data (default: /opt/stack/federation)

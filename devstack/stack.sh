@@ -27,7 +27,7 @@ install_everything() {
     note "Debian packages: done"
     start_task guest-image build_guest_image
     finish_task python "Nova, Keystone, Glance and their libraries"
-    start_task byte-code compile_byte_code # ends with this script
+    start_task byte-code compile_byte_code # killed at the end of this script
 }
 
 start_infrastructure() {
@@ -123,7 +123,7 @@ check_port() { # SERVICE PORT OPTION: fail if another program uses the port
 }
 
 print_usage() {
-    local prefix="" # the printed commands need the variable to find another directory
+    local prefix="" # the printed commands need DATA_DIR if it is not the default directory
     [ "$DATA_DIR" = "$DEFAULT_DATA_DIR" ] || prefix="DATA_DIR=$DATA_DIR "
     step "Done"
     cat <<- TEXT

@@ -27,7 +27,7 @@ fi
 
 step "Stopping Nova"
 if supervisord_runs; then
-    # The supervisor's own stop: otherwise it would restart services during the removal.
+    # Stop the services through supervisord, which would otherwise restart them during the removal.
     # shellcheck disable=SC2046  # a list of names
     stop_services $(supervisorctl status | awk '$1 ~ /nova-/ { print $1 }')
 fi

@@ -12,7 +12,7 @@ VENV=${NOVA_TEST_VENV:-.venv}
 PYTHON=/usr/bin/python3
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || PYTHON=python3
 unset PYTHONDONTWRITEBYTECODE # without byte code, each start of a service would compile all modules
-BUILD_PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev) # of the Python packages
+BUILD_PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev) # to build Python packages
 PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-driver-lxc libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils ovmf swtpm swtpm-tools
     rabbitmq-server postgresql pgbouncer mariadb-server
     dnsmasq-base nftables iproute2 iputils-ping genisoimage procps
@@ -27,7 +27,7 @@ PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-driver-lxc li
 
 say() { printf '\n=== %s\n' "$*"; }
 
-# PACKAGE…: install the missing ones.
+# PACKAGE…: install the packages that are missing.
 install_packages() {
     local missing=() package
     for package; do
@@ -119,7 +119,7 @@ stop() {
 }
 trap stop INT TERM
 
-# Builds the programs of Kubernetes unless the cache has them: minutes, once per machine. Runs beside other tests.
+# Builds the programs of Kubernetes unless the cache has them (minutes, once per machine), while other tests run.
 build_kubernetes() {
     nice -n 10 tools/kubernetes/build.sh
 }
@@ -146,7 +146,7 @@ third_group() {
 }
 
 # Tests of the federator take 15 minutes in all: they run if NOVA_BUILD_KUBERNETES is set, which also builds Kubernetes.
-# Otherwise only placements are tested; without the programs of Kubernetes they are skipped by name.
+# Otherwise only test_placement.py runs, whose tests are skipped if the programs of Kubernetes are missing.
 first_group_and_federator() {
     if [ -n "${NOVA_BUILD_KUBERNETES:-}" ]; then
         in_parallel build_kubernetes first_group && federator .

@@ -93,7 +93,7 @@ def create_keypair(cloud, options):
 
 def create_neutron_networks(cloud, options):
     """Create an external network, a network for the servers of all projects, and a router between them. The external
-    network belongs to no project that has servers, because these could not choose between two networks."""
+    network belongs to no project that has servers, because such servers could not choose between two networks."""
     network = cloud.network
     service = cloud.identity.find_project("service", ignore_missing=False)
     public = network.find_network(options.pool) or network.create_network(
@@ -265,7 +265,7 @@ def wait_prompt(cloud, server, start):
             return
         if time.monotonic() - last_report > 10:
             last_report = time.monotonic()
-            say(f"server {server.name}: waiting for the login prompt, {len(text)} characters so far")
+            say(f"server {server.name}: waiting for the login prompt; its console log has {len(text)} characters")
         time.sleep(0.5)
     sys.exit(f"no login prompt after {BOOT_LIMIT} s; last part of the console log:\n{text[-2000:]}")
 

@@ -23,7 +23,7 @@ read_local_conf() { # FILE: read KEY=VALUE lines (if the file has sections: of [
     done < "$1"
 }
 
-# The options of the first run are the defaults of later runs: a stack with another database would have no servers.
+# The options of a run are the defaults of the next run: a stack with another database would have no servers.
 CHOICES=(NOVA_DATABASE NOVA_NETWORK NOVA_CINDER NOVA_HOSTS NOVA_SPICE NOVA_EC2)
 DEFAULT_DATA_DIR=/opt/stack/nova-data
 
@@ -47,10 +47,10 @@ load_options() {
     PYTHON=${PYTHON:-/usr/bin/python3}
 
     NOVA_CINDER=${NOVA_CINDER:-False}
-    # SQLite does not support the concurrent writes of Cinder's processes
     NOVA_NETWORK=${NOVA_NETWORK:-linuxnet}
-    # Neutron's migrations support neither SQLite nor, any more, PostgreSQL.
+    # Neutron's migrations support neither SQLite nor PostgreSQL.
     [ "$NOVA_NETWORK" = linuxnet ] || NOVA_DATABASE=${NOVA_DATABASE:-mysql}
+    # SQLite does not support the concurrent writes of Cinder's processes.
     [ "$NOVA_CINDER" = True ] && NOVA_DATABASE=${NOVA_DATABASE:-mysql} || NOVA_DATABASE=${NOVA_DATABASE:-sqlite}
     NOVA_ENABLED=${NOVA_ENABLED:-True}
     NOVA_API_WORKERS=${NOVA_API_WORKERS:-2}
@@ -100,7 +100,7 @@ load_options() {
     NOVA_URL=http://$SERVICE_HOST:$NOVA_API_PORT/v2.1
 }
 
-first_name_server() { # print the first IPv4 name server of this host that is not on loopback, which guests cannot reach
+first_name_server() { # print the first IPv4 name server of this host, except those on loopback, which guests cannot reach
     awk '$1 == "nameserver" && $2 !~ /^127\./ && $2 !~ /:/ { print $2; exit }' /etc/resolv.conf
 }
 

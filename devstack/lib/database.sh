@@ -18,7 +18,7 @@ database_url() { # NAME: print the SQLAlchemy URL of a database
     esac
 }
 
-database_state() { # SERVICE: print its version and a hash of its database URL; after a change a migration is needed
+database_state() { # SERVICE: print its version and a hash of its database URL; if they change, the database is migrated
     echo "$("$VENV/bin/python" -c 'import sys, importlib.metadata as m; print(m.version(sys.argv[1]))' "$1")-$(database_url "$1" | sha256sum)"
 }
 

@@ -39,8 +39,8 @@ prepare_keystone() {
 }
 
 # PACKAGE PORT [CONFIG_FILE [WORKERS]]: write gunicorn.conf.py, which serves PACKAGE.wsgi.api on all addresses in LISTEN.
-# CONFIG_FILE: only for packages that accept their configuration file as a command-line argument only.
-# A file instead of gunicorn arguments: Keystone would parse them as its own arguments.
+# CONFIG_FILE: for packages that accept their configuration file as a command-line argument only.
+# gunicorn gets a file instead of arguments, because Keystone would parse the arguments as its own.
 # gunicorn instead of uWSGI: after a 204, uWSGI sends extra data or closes the connection without notice, and the next
 # request on the persistent connection fails.
 write_gunicorn_options() {

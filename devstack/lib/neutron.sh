@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # NOVA_NETWORK=neutron: Neutron from PyPI with ML2/OVN, and the Open vSwitch and OVN of Debian. Without the kernel module of
-# Open vSwitch, the switch forwards packets itself (netdev). libvirt and Nova expect its socket at the usual place.
+# Open vSwitch, the switch forwards packets itself (netdev). libvirt and Nova expect the socket of its database at Debian's path.
 
 NEUTRON_SERVICES="neutron-api neutron-ovn-agent"
 SWITCH_SOCKET=/run/openvswitch/db.sock
@@ -15,7 +15,7 @@ prepare_neutron() {
     install -d -m 755 "$data" "$data/ovn" /run/openvswitch
     [ ! -S "$SWITCH_SOCKET" ] || supervisorctl status ovs-db 2> /dev/null | grep RUNNING > /dev/null ||
         ! ovs-vsctl --timeout=2 --no-wait show > /dev/null 2>&1 ||
-        die "this machine runs an Open vSwitch already; NOVA_NETWORK=neutron needs its own"
+        die "this machine already runs Open vSwitch; stop it, because NOVA_NETWORK=neutron starts its own"
     modprobe -q openvswitch 2> /dev/null && DATAPATH=system || DATAPATH=netdev
     create_ovsdb "$data/ovn/nb.db" /usr/share/ovn/ovn-nb.ovsschema
     create_ovsdb "$data/ovn/sb.db" /usr/share/ovn/ovn-sb.ovsschema
@@ -25,18 +25,18 @@ prepare_neutron() {
     define_switch '' '' "$data/switch.db"
     write_neutron_conf
     write_gunicorn_options neutron "$NEUTRON_PORT" '' 1
-    # ASGI_WORKERS: Neutron cannot ask gunicorn how many processes share the events of OVN.
+    # ASGI_WORKERS: the number of processes that share the events of OVN, which Neutron cannot read from gunicorn.
     define_service neutron-api "$VENV/bin/gunicorn" priority=12 stopsignal=INT \
         "environment=$(neutron_environment gunicorn.conf.py),ASGI_WORKERS=\"1\",GUNICORN_CMD_ARGS=\"--config $etc/gunicorn.conf.py\""
     define_neutron_agent '' '' 1
 }
 
-neutron_environment() { # FILE: of the configuration of a program, besides the common files
+neutron_environment() { # FILE: configuration file of the program, besides the common files
     local etc=$DATA_DIR/etc/neutron
     echo "OS_NEUTRON_CONFIG_DIR=\"$etc\",OS_NEUTRON_CONFIG_FILES=\"neutron.conf;ml2.ini\",PATH=\"$VENV/bin:/usr/sbin:/usr/bin:/sbin:/bin\",CONFIG=\"$(digest "$etc/neutron.conf" "$etc/ml2.ini" "$etc/$1")\""
 }
 
-ovn_remote() { [ "$NOVA_HOSTS" = 1 ] || echo "--remote=ptcp:$1:$HOST_ADDRESS"; } # PORT: for the additional hosts
+ovn_remote() { [ "$NOVA_HOSTS" = 1 ] || echo "--remote=ptcp:$1:$HOST_ADDRESS"; } # PORT: print an option for additional hosts
 
 # PREFIX ENTER FILE: define the programs of Open vSwitch and OVN of a host. ENTER: the command that runs programs on the host.
 define_switch() {
@@ -189,7 +189,7 @@ prepare_neutron_of_hosts() { # define the programs of the additional hosts
     done
 }
 
-start_neutron_of_hosts() { # start them, with a cable from each host to the bridge of this machine
+start_neutron_of_hosts() { # start these programs, and connect each host to the bridge of this machine
     local number pid
     for number in $(additional_hosts); do
         start_host_switch "$number" "host$number-" "$(host_enter "$number")" "tcp:$HOST_ADDRESS:6642"

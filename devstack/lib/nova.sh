@@ -3,7 +3,7 @@
 
 NOVA_SERVICES="nova-conductor nova-scheduler nova-api nova-compute nova-metadata nova-novncproxy nova-serialproxy"
 
-# The default filters, and those for the scheduler hints same_host and different_host.
+# The default filters, and the filters for the scheduler hints same_host and different_host.
 NOVA_FILTERS=ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter
 NOVA_FILTERS+=,SameHostFilter,DifferentHostFilter
 

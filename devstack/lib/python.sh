@@ -27,8 +27,8 @@ install_python() {
     set_stamp python "$wanted"
 }
 
-# Compile byte code at the lowest priority. Services compile the modules that they import and that this has not reached. One
-# process, because workers would outlive it when stack.sh ends.
+# Compile byte code at the lowest priority; a service compiles the modules that it imports earlier. One process, because
+# worker processes would survive the end of stack.sh.
 compile_byte_code() { exec nice -n 19 "$VENV/bin/python" -m compileall -q -j 1 "$VENV/lib"; }
 
 link_libvirt_binding() { # link Debian's libvirt-python and its metadata, so that pip does not install it

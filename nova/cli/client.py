@@ -11,7 +11,7 @@ from nova.cli.errors import CommandError, LoginFailed, Refused, UsageError
 
 # The newest microversion that this client supports.
 NEWEST = 104
-# The last microversions with the APIs of embedded networks, and with the server actions for them.
+# The newest minor microversions with the APIs of embedded networks, and with the server actions for these networks.
 LEGACY, LEGACY_ACTIONS = 35, 43
 _ROOT = re.compile(r"(?P<root>.*/v2(\.1)?)(/.*)?")
 # The version suffix to append if the URL of a service in the catalog lacks it.
@@ -20,7 +20,7 @@ _VERSIONS = {"image": ("/v2", r"/v2(\.\d+)?$"), "network": ("/v2.0", r"/v2\.0$")
 
 
 class Nova:
-    """A client of a cloud for a user. Methods raise Refused for error responses, LoginFailed without a response."""
+    """A client of a cloud for a user. Methods raise Refused for an error response, LoginFailed for no response."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         environ = os.environ
@@ -63,7 +63,7 @@ class Nova:
         return self._logged_in().user_id
 
     def call(self, method: str, path: str, body: Any = None, *, version: int | None = None, **query: Any) -> Any:
-        """Send a request to the Compute API; return the document of the response or None. Omits None in ``query``."""
+        """Send a request to the Compute API, without parameters of ``query`` that are None. Return its JSON reply."""
         minor = self.version if version is None else version
         response = self._send("compute", method, path, body, query, {"OpenStack-API-Version": f"compute 2.{minor}"})
         if response.status_code == 406 and self._from_cache and self._selected is None:
@@ -87,8 +87,8 @@ class Nova:
         return self.call("POST", f"/servers/{server['id']}/action", {name: value}, **options)
 
     def legacy(self, method: str, path: str, body: Any = None, otherwise: str = "") -> Any:
-        """Send a request of nova-network, which upstream removed and [api]legacy enables. Raises CommandError with
-        ``otherwise`` (a hint) if the API does not serve it."""
+        """Send a request of nova-network, which upstream removed and the option [api]legacy enables. Raises
+        CommandError with the hint ``otherwise`` if the API does not serve the request."""
         try:
             return self.call(method, path, body, version=LEGACY)
         except Refused as error:
@@ -109,7 +109,7 @@ class Nova:
             query["marker"] = answer[key][-1][mark]
 
     def versions(self, every: bool = False) -> Any:
-        """Return the version document of the API, or of the service root if ``every``. No token is needed."""
+        """Return the version document of the API; ``every``: the list of all API versions. No token is needed."""
         root = self._root()
         where = re.sub(r"/v2(\.1)?$", "/", root) if every else f"{root}/"
         return self._document(self._exchange("GET", where, None, {}, {}))
@@ -124,7 +124,7 @@ class Nova:
         return self._endpoint(service) is not None
 
     def ask(self, service: str, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """Send a request to another service, as call() does. Raises CommandError if the catalog does not have it."""
+        """Send a request to another service, as call() does. Raises CommandError if the catalog lacks the service."""
         return self._document(self._send(service, method, path, body, query, {}))
 
     def _send(self, service: str, method: str, path: str, body: Any, query: Mapping[str, Any],

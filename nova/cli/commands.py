@@ -80,7 +80,7 @@ DESCRIPTIONS = {
 ALIASES = {
     "bash-completion": "completion", "server-group-show": "server-group-get",
     "add-floating-ip": "floating-ip-associate", "remove-floating-ip": "floating-ip-disassociate",
-    # printed by seed 000 in the place of platform-info
+    # The document that specifies novad's commands prints this form of platform-info.
     "service-info platform-info": "platform-info"}
 
 

@@ -50,15 +50,15 @@ class Argument:
         if self.since > version and self.names:
             dest = self.options.get("dest") or self.names[-1].lstrip("-").replace("-", "_")
             if getattr(args, dest, None) not in (None, False, []):
-                raise UsageError(f"{self.names[-1]} needs version 2.{self.since} of the API, and this is 2.{version} "
-                                 "(--os-compute-api-version, or the newest of the server)")
+                raise UsageError(f"{self.names[-1]} needs version 2.{self.since} of the API, but 2.{version} is "
+                                 "selected (--os-compute-api-version; default: the newest of the server)")
 
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """A command: its kind, its arguments and the first microversion with it.
+    """A command: its kind, its arguments and the first microversion that supports the command.
 
-    ``title``: the heading of the text format (output.Text), which is then the default format.
+    ``title``: the heading of the text format (output.Text); a command with a title has this format by default.
     """
 
     kind: str
@@ -78,8 +78,8 @@ class Declared:
         if self.since > 1 or needed:
             version = nova.version
             if version < self.since:
-                raise UsageError(f"The command needs version 2.{self.since} of the API, and this is 2.{version} "
-                                 "(--os-compute-api-version, or the newest of the server)")
+                raise UsageError(f"The command needs version 2.{self.since} of the API, but 2.{version} is "
+                                 "selected (--os-compute-api-version; default: the newest of the server)")
             for argument in needed:
                 argument.check(args, version)
         return self.function(nova, args)
@@ -157,6 +157,6 @@ def doing(*arguments: Argument, since: int = 1) -> Callable[[Function], Function
 
 SERVER = arg("server", metavar="SERVER", help="name or id of a server")
 SERVERS = arg("servers", metavar="SERVER", nargs="+", help="names or ids of servers")
-ALL_TENANTS = flag("--all-tenants", help="search names in all projects (administrators)")
+ALL_TENANTS = flag("--all-tenants", help="search the names of servers in all projects (administrators)")
 __all__ = ["ALL_TENANTS", "NEWEST", "SERVER", "SERVERS", "Argument", "Declared", "arg", "doing", "either", "flag",
            "listing", "pair", "pairs", "showing", "table", "truth", "without_none"]

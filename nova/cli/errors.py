@@ -33,7 +33,7 @@ _HINTS: tuple[tuple[int, str, str], ...] = (
     (401, "", "Log in again: source your openrc file, or choose a cloud with --os-cloud."),
     (403, "quota", "nova limits shows the usage; delete resources, or ask an administrator for a larger quota "
                    "(nova quota-update)."),
-    (403, "policy", "Your roles do not allow it; an administrator can do it."),
+    (403, "policy", "Your roles do not allow it: ask an administrator to send the request."),
     (406, "", "Choose a version that the server supports with --os-compute-api-version; nova version-list shows them."),
     (409, "locked", "Unlock the server: nova unlock SERVER (nova show SERVER prints the reason of the lock)."),
     (409, "task_state", "Another operation of the server is running: nova watch SERVER shows it."),

@@ -21,7 +21,7 @@ def is_id(text: str) -> bool:
 def by_id_or_name(kind: str, wanted: str, resources: Iterable[Thing], ids: Iterable[str] = ("id",),
                   command: str = "", scope: str = "") -> Thing:
     """Return the resource whose id, else whose name, is ``wanted``. Raises NotFound if no resource or several resources
-    match, which names ``scope`` and the list command."""
+    match; the message names ``scope`` and the list command."""
     candidates = list(resources)
     for key in (*ids, "name"):
         fitting = [thing for thing in candidates if str(thing.get(key)) == wanted]
@@ -33,7 +33,7 @@ def by_id_or_name(kind: str, wanted: str, resources: Iterable[Thing], ids: Itera
             more = [f"  and {len(fitting) - _CANDIDATES} more"] if len(fitting) > _CANDIDATES else []
             raise NotFound("\n".join((f"There are {len(fitting)} {kind}s with the name {wanted}; use an id:",
                                       *listed, *more)))
-    hint = f" {command} shows what there is." if command else ""
+    hint = f" {command} shows every {kind}." if command else ""
     raise NotFound(f"There is no {kind} with the name or id {wanted}{scope}.{hint}")
 
 
@@ -65,7 +65,7 @@ def existing_image(nova: Nova, image_id: str, statuses: Collection[int] = (404,)
 
 
 def _or_none(request: Callable[[], Any], statuses: Collection[int] = (400, 404)) -> Any:
-    """Return the result of ``request``; None for these error statuses (malformed id, missing resource)."""
+    """Return the result of ``request``, or None if the response has one of the error ``statuses``."""
     try:
         return request()
     except Refused as error:
@@ -109,7 +109,7 @@ def image(nova: Nova, wanted: str) -> Thing:
 
 
 def networks(nova: Nova) -> list[Thing]:
-    """Return all networks from the network service or, if the cloud has none, the embedded ones (name: label)."""
+    """Return all networks from the network service or, if the cloud has none, from Nova (whose labels are names)."""
     if nova.has("network"):
         return list(nova.ask("network", "GET", "/networks")["networks"])
     return [{**entry, "name": entry["label"]} for entry in nova.get("/os-tenant-networks", version=LEGACY)["networks"]]
@@ -121,7 +121,7 @@ def network(nova: Nova, wanted: str) -> Thing:
 
 
 def volume(nova: Nova, wanted: str) -> Thing:
-    """Return a volume by id (not verified) or name, from the volume service or else embedded. Raises NotFound."""
+    """Return a volume by id (not verified) or by name, from Cinder or else from Nova. Raises NotFound."""
     if is_id(wanted):
         return {"id": wanted}
     if nova.has("block-storage"):
@@ -157,8 +157,8 @@ def service(nova: Nova, wanted: str, binary: str = "nova-compute") -> Thing:
 
 
 def project(nova: Nova, wanted: str | None) -> str:
-    """Return the id of a project by name; None: the project of the login. If the identity service is missing or refuses
-    the query, ``wanted`` is taken as the id."""
+    """Return the id of a project by name; for None, the project of the login. If the identity service is missing or
+    refuses the query, ``wanted`` is taken as the id."""
     if wanted is None:
         own = nova.project_id
         if own is None:

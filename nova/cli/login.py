@@ -112,7 +112,7 @@ def caching_enabled(options: argparse.Namespace, environ: Mapping[str, str]) -> 
 
 
 class Login:
-    """A login with the configuration of openstacksdk. Raises LoginFailed with a hint if it is incomplete."""
+    """A login configured by openstacksdk. Raises LoginFailed with a hint if the configuration is incomplete."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         import keystoneauth1.exceptions as ksa

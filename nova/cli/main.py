@@ -18,7 +18,7 @@ from nova.cli.errors import CommandError, UsageError
 # The exit code that shells report for a program terminated by SIGINT.
 _INTERRUPTED = 130
 _UNEXPECTED = 255
-# The extra of the package that installs each library.
+# The extra of Nova's Python package that installs each library.
 _EXTRAS = {"cliff": "cli", "openstack": "cli", "keystoneauth1": "cli", "grpc": "novad", "google": "novad",
            "zeroconf": "novad"}
 _DEFAULT_ADDRESS = "tcp://127.0.0.1:18080"
@@ -27,8 +27,8 @@ _CALLS = ("keystoneauth", "nova.novad.client")
 _EXIT_CODES = [
     ("0", "success"), ("1", "the command failed, or a service refused it"), ("2", "wrong usage"),
     ("3", "no such object, or several objects with the name"), ("4", "not logged in, or the service does not answer"),
-    ("130", "interrupted"), ("255", "a bug; --debug shows where")]
-# Their values may begin with a hyphen, which argparse takes for another option.
+    ("130", "interrupted"), ("255", "unexpected error (a bug); --debug prints details")]
+# Options whose values may begin with a hyphen; argparse would take such a value for another option.
 _SECRETS = ("--secret", "--os-password", "--os-token")
 # Global options of the Compute API: flags, arguments of add_argument, description.
 _COMPUTE_OPTIONS: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
@@ -39,12 +39,12 @@ _COMPUTE_OPTIONS: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
                    "project-name", "project-id", "user-domain-name", "user-domain-id", "project-domain-name",
                    "project-domain-id", "system-scope", "region-name")),
     (("--os-interface", "--os-endpoint-type"), {"metavar": "INTERFACE"}, "public, internal or admin [$OS_INTERFACE]"),
-    (("--os-endpoint-override",), {"metavar": "URL"}, "URL of the Compute API, instead of the catalogue's"),
-    (("--os-cacert",), {"metavar": "FILE"}, "certificate authorities of the services [$OS_CACERT]"),
+    (("--os-endpoint-override",), {"metavar": "URL"}, "URL of the Compute API (default: from the service catalog)"),
+    (("--os-cacert",), {"metavar": "FILE"}, "CA certificates that verify the services [$OS_CACERT]"),
     (("--os-cert",), {"metavar": "FILE"}, "client certificate [$OS_CERT]"),
-    (("--os-key",), {"metavar": "FILE"}, "key of the client certificate [$OS_KEY]"),
+    (("--os-key",), {"metavar": "FILE"}, "private key of the client certificate [$OS_KEY]"),
     (("--insecure",), {"action": "store_true"}, "do not verify the services' certificates"),
-    (("--timeout",), {"type": float, "metavar": "SECONDS"}, "timeout of a request"),
+    (("--timeout",), {"type": float, "metavar": "SECONDS"}, "time to wait for each response (default: no limit)"),
     (("--os-cache",), {"action": argparse.BooleanOptionalAction},
      "cache the token for the next command (default: true) [$OS_CACHE]")]
 
@@ -119,7 +119,7 @@ def _exit_code(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
     except Exception as error:
         if options.debug:
             raise
-        print(f"nova: unexpected {type(error).__name__}: {error} (a bug; --debug shows where)", file=sys.stderr)
+        print(f"nova: unexpected {type(error).__name__}: {error} (a bug; --debug prints details)", file=sys.stderr)
         return _UNEXPECTED
 
 
@@ -133,7 +133,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     name = ALIASES.get(name, name)
     verb = " ".join([name, *words[:1]])
     verb = ALIASES.get(verb, verb)
-    if name in COMMANDS and name in PLATFORM:  # update: of a server if the arguments name one, otherwise of novad
+    if name in COMMANDS and name in PLATFORM:  # "update" updates a named server, or else novad
         if {"-h", "--help"} & set(words):
             with contextlib.suppress(SystemExit):  # raised by the parser after it prints its help
                 _command(name, words, options)

@@ -14,7 +14,7 @@ _PAUSES = (0.2, 0.2, 0.5, 0.5, 1.0)
 
 
 def polls(poll: Callable[[], Any]) -> Any:
-    """Yield the results of ``poll``, called again and again with pauses that grow to the last of _PAUSES."""
+    """Call ``poll`` repeatedly and yield its results, with the pauses of _PAUSES, of which the longest repeats."""
     number = 0
     while True:
         yield poll()

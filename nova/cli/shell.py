@@ -52,7 +52,8 @@ class _Columns(_Declared):
         try:
             return super()._generate_columns_and_selector(parsed_args, column_names)  # type: ignore[misc]
         except ValueError:
-            raise UsageError(f"-c {' -c '.join(parsed_args.columns)}: there are {', '.join(column_names)}") from None
+            raise UsageError(f"-c {' -c '.join(parsed_args.columns)}: no such column. "
+                             f"The columns are {', '.join(column_names)}") from None
 
 
 class _Listing(_Columns, lister.Lister):

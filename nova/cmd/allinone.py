@@ -65,8 +65,8 @@ class Suite:
         return self.api.url
 
     def start(self) -> None:
-        """Start all services and return when a server can be scheduled. If a service fails to start, its error is
-        raised; stop() then stops the others."""
+        """Start all services and return when a server can be scheduled. Raises the error of a service that
+        fails to start; stop() then stops the services that have started."""
         for number, service in enumerate(self._services):
             try:
                 service.start()
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         suite.start()
     except exception.HostIdentityMismatch as error:
         suite.stop()
-        print(f"nova-allinone: {error}", file=sys.stderr)  # after the log, so that it is the last line
+        print(f"nova-allinone: {error}", file=sys.stderr)  # below the log messages
         return 1
     print(f"Nova is at {suite.url}/v2.1 (no authentication; send X-Auth-Token: admin:admin)", flush=True)
     run.stop_event().wait()

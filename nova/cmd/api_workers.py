@@ -21,7 +21,7 @@ from nova.telemetry import exporters, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
-_LINGER = 1.0  # seconds after SIGTERM in which persistent connections get a "Connection: close"
+_LINGER = 1.0  # seconds after SIGTERM in which requests are accepted, and each response closes its connection
 SERVICE_VERSION = 1  # the service version in heartbeats, by which services of different releases are distinguished
 
 
@@ -37,7 +37,7 @@ class Worker(cotyledon.Service):
         application = app.create_app(clients=clients, limits=limits)
         self._server = service.serve(shared, worker_stats.counted(application), CONF.api.threads,
                                      linger=_LINGER, last=ending)
-        # Registered for operators; os-services never lists nova-api.
+        # Registered for nova-manage service list; os-services never lists nova-api.
         own = liveness.Liveness(liveness.heartbeat_client(clients.transport()), CONF.host, self.name, "api",
                                 SERVICE_VERSION, worker_id)
         self._beats = Periodic("heartbeat", CONF.report_interval, own.beat)
@@ -58,7 +58,7 @@ class Worker(cotyledon.Service):
             self._done.set()
 
     def terminate(self) -> None:
-        """Stop accepting requests and answer the received ones."""
+        """Stop accepting requests, and answer the requests that were received."""
         self._beats.cancel()  # do not wait for a heartbeat in progress
         self._server.stop()
         exporters.stop_tracing()
@@ -84,7 +84,7 @@ def run_workers(argv: Sequence[str]) -> int:
 
     def close() -> None:
         ending.value = 1  # replaced workers (SIGHUP) must not shut down the shared socket
-        shared.close()  # the last worker closes the socket
+        shared.close()  # the socket stays open until the last worker closes it
 
     manager.register_hooks(on_terminate=close)
     manager.add(Worker, workers=workers, args=(shared, lambda: bool(ending.value), limits))

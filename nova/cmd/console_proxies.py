@@ -32,7 +32,7 @@ def _serve(kind: Kind) -> int:
     except exception.InvalidInput as error:
         raise SystemExit(f"{kind.name}: {error.message}") from error
     except OSError as error:
-        LOG.error("Cannot listen on %s port %d: %s", *kind.address, error)
+        LOG.error("%s exits: cannot listen on %s port %d: %s", kind.name, *kind.address, error)
         return 1
     process.start_memory_trimming()
     stop.wait()

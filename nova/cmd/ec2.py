@@ -25,7 +25,7 @@ from nova.telemetry import exporters, tracing, worker_stats
 LOG = logging.getLogger(__name__)
 
 NAME = "nova-api-ec2"
-_LINGER = 1.0  # seconds after SIGTERM in which persistent connections get a "Connection: close"
+_LINGER = 1.0  # seconds after SIGTERM in which requests are accepted, and each response closes its connection
 
 
 def _server(shared: socket.socket, transport: Any, url: str,
@@ -70,7 +70,7 @@ class Worker(cotyledon.Service):
             self._done.set()
 
     def terminate(self) -> None:
-        """Stop accepting requests and answer the received ones."""
+        """Stop accepting requests, and answer the requests that were received."""
         self._server.stop()
         exporters.stop_tracing()
         self._done.set()

@@ -22,8 +22,8 @@ _GENERATION_0, _GENERATION_1, _GENERATION_2 = 4_000, 10, 50
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a role until SIGTERM or SIGINT. Return 0 after a requested end, 1 if it cannot run. Raises SystemExit(2) for
-    bad usage."""
+    """Run a role until SIGTERM or SIGINT. Return 0 after a signal, 1 if the role cannot run. Raises SystemExit(2)
+    for bad usage."""
     options = _parser().parse_args(argv)
     logging.basicConfig(level=logging.DEBUG if options.verbose else logging.INFO, stream=sys.stderr,
                         format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -39,22 +39,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"nova-federator {__version__}")
     roles = parser.add_subparsers(required=True, metavar="ROLE")
     scheduler = roles.add_parser("scheduler", help="place workloads on clusters")
-    scheduler.add_argument("--kubeconfig", type=pathlib.Path, help="file of the control plane (default: $KUBECONFIG)")
+    scheduler.add_argument("--kubeconfig", type=pathlib.Path,
+                           help="kubeconfig of the control plane (default: $KUBECONFIG)")
     scheduler.add_argument("--ca-cert", type=pathlib.Path, help="CA certificate that signs agents' certificates")
-    scheduler.add_argument("--ca-key", type=pathlib.Path, help="key of --ca-cert; without it no cluster can join")
+    scheduler.add_argument("--ca-key", type=pathlib.Path, help="key of --ca-cert (default: no cluster can join)")
     scheduler.add_argument("--hosting-kubeconfig", type=pathlib.Path,
                            help="kubeconfig of the hosting cluster (default: the pod's service account, if any)")
     scheduler.add_argument("--hosting-namespace", default=os.environ.get("POD_NAMESPACE") or "elotl",
                            help="namespace of the control plane in the hosting cluster (default: $POD_NAMESPACE)")
     scheduler.add_argument("--alerts-address", default="", metavar="HOST:PORT",
-                           help="receive alerts of Alertmanager at this address (default: do not)")
+                           help="receive alerts of Alertmanager at this address (default: receive no alerts)")
     scheduler.add_argument("--alerts-token-file", type=pathlib.Path,
                            help="file with the bearer token that senders of alerts present; required for alerts")
     scheduler.add_argument("--alerts-cert", type=pathlib.Path,
                            help="TLS certificate (PEM) that the alert receiver presents (default: plain HTTP)")
-    scheduler.add_argument("--alerts-key", type=pathlib.Path, help="key of --alerts-cert")
+    scheduler.add_argument("--alerts-key", type=pathlib.Path, help="private key of --alerts-cert")
     scheduler.set_defaults(role=_scheduler)
-    agent = roles.add_parser("agent", help="carry out placements in a workload cluster")
+    agent = roles.add_parser("agent", help="apply placements in a workload cluster")
     agent.add_argument("--cluster-name", required=True, help="name of this cluster in the control plane")
     agent.add_argument("--control-plane-kubeconfig", type=pathlib.Path, required=True,
                        help="kubeconfig with a bootstrap token of the control plane")
@@ -65,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     agent.set_defaults(role=_agent)
     for role in (scheduler, agent):
         role.add_argument("--metrics-address", default=os.environ.get("NOVA_METRICS_ADDRESS", ""), metavar="HOST:PORT",
-                          help="serve Prometheus metrics at this address (default: $NOVA_METRICS_ADDRESS, or do not)")
+                          help="address of Prometheus metrics (default: $NOVA_METRICS_ADDRESS; empty: no metrics)")
         role.add_argument("-v", "--verbose", action="store_true", help="log debug messages")
     return parser
 
@@ -92,7 +93,7 @@ async def _scheduler(options: argparse.Namespace) -> None:
         if not options.ca_cert:
             raise ReportedError("--ca-key needs --ca-cert.")
         authority = functools.partial(Authority.load, options.ca_cert, options.ca_key)
-        authority()  # a wrong file ends the process at once
+        authority()  # report an unreadable file before the scheduler starts
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(tracing.start("nova-scheduler"))
         login = functools.partial(load, [options.kubeconfig] if options.kubeconfig else None)
@@ -135,7 +136,7 @@ async def _run(role: Coroutine[Any, Any, None]) -> int:
         return 0
     except ExceptionGroup as group:
         for error in group.exceptions:
-            logging.getLogger("nova.federator").error("nova-federator ends: %s", error)
+            logging.getLogger("nova.federator").error("nova-federator stops after an error: %s", error)
     return 1
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two checks that the other process runs, and timeout for its end.
+# Seconds between two checks that the other process runs; seconds after SIGTERM until it is killed.
 _CHECK_INTERVAL = 0.2
 _END_TIMEOUT = 15.0
 # Modules that the message bus imports at first use. They are imported before the change of the user, who may be unable
@@ -73,7 +73,7 @@ def _serve(transport: messaging.RPCTransport, channel: socket.socket | None, sec
     try:
         service.start()
     except OSError as error:
-        LOG.error("Cannot listen on %s:%d: %s", CONF.metadata.listen, CONF.metadata.port, error)
+        LOG.error("nova-metadata exits: cannot listen on %s:%d: %s", CONF.metadata.listen, CONF.metadata.port, error)
         return 1
     while not stop.wait(_CHECK_INTERVAL) and not service.left_alone.is_set():
         pass

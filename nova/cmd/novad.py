@@ -19,9 +19,9 @@ from nova.novad import help_page
 
 LOG = logging.getLogger("nova.novad")
 _CONF = "/etc/novad/novad.toml"
-_M_ARENA_MAX = -8  # of mallopt(3)
+_M_ARENA_MAX = -8  # parameter of mallopt(3)
 _DUMPABLE = 4  # PR_SET_DUMPABLE of prctl(2)
-_TRIM = 10  # seconds between two times that unused memory is given back
+_TRIM = 10  # seconds between two releases of unused heap memory to the kernel
 
 
 class _Parser(argparse.ArgumentParser):
@@ -34,8 +34,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run novad. Return 0 after a requested end, 1 if it cannot start, launcher.RESTART to be started again. Raises
-    SystemExit(2) for bad usage."""
+    """Run novad. Return 0 after a signal, 1 if novad cannot start, launcher.RESTART to request a restart from the
+    launcher. Raises SystemExit(2) for bad usage."""
     words = sys.argv[1:] if argv is None else list(argv)
     parser, commands = _parsers()
     options = parser.parse_args(words)
@@ -113,7 +113,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     libc = _limit_arenas()
     _forbid_core_dumps(libc)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # clients must not exhaust it
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # clients must not exhaust the descriptors
     options = configuration.load(arguments.config)
     platform = platforms.load(options.platform) if options.platform else None
     ended, again = threading.Event(), threading.Event()
@@ -161,9 +161,9 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _leave_out() -> None:
-    """Block unneeded optional imports of podman's library, which take 4 of 60 MB."""
-    for name in ("rich",  # progress bars, which have no terminal here
-                 "charset_normalizer"):  # guesses at encodings, where there is none but UTF-8
+    """Prevent optional imports of podman's library that novad does not need: they take 4 of 60 MB."""
+    for name in ("rich",  # draws progress bars, which need a terminal
+                 "charset_normalizer"):  # guesses encodings; podman uses UTF-8 only
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     warnings.filterwarnings("ignore", "Unable to find acceptable character detection")
 
@@ -177,8 +177,8 @@ def _limit_arenas() -> ctypes.CDLL:
 
 
 def _forbid_core_dumps(libc: ctypes.CDLL) -> None:
-    """Keep secrets out of core files, also where the kernel pipes cores to a program, which ignores RLIMIT_CORE.
-    Containers inherit the limit. Root can still debug and profile the process."""
+    """Keep secrets out of core files. RLIMIT_CORE does not suffice if the kernel pipes core dumps to a program.
+    Containers inherit RLIMIT_CORE. Root can still debug and profile the process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if libc.prctl(_DUMPABLE, 0, 0, 0, 0):
         raise OSError("prctl(PR_SET_DUMPABLE) failed: core files of novad would contain secrets")

@@ -40,7 +40,7 @@ def _credentials() -> tuple[int, str]:
     if CONF.image.driver == "glance":
         conf.register_external_services()
         if not CONF.glance.auth_type:
-            return FAILURE, "[glance] has no auth_type: computes cannot download images"
+            return FAILURE, "[glance] has no auth_type: nova-compute cannot download images"
     return OK, "configured"
 
 
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         results = [(title, *check()) for title, check in CHECKS]
     except Exception:
-        LOG.exception("Unexpected error")
+        LOG.exception("nova-status failed with an unexpected error")
         return 255
     common.show(("Check", "Result", "Details"), ((title, _NAMES[code], detail) for title, code, detail in results))
     return max(code for _title, code, _detail in results)

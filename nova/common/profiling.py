@@ -2,7 +2,7 @@
 
     GET /debug/pprof/profile?seconds=10     CPU time by stack during these seconds
     GET /debug/pprof/heap                   objects by type
-    GET /debug/pprof/heap?seconds=10        memory that was allocated during these seconds and not freed, by place
+    GET /debug/pprof/heap?seconds=10        memory allocated during these seconds and not freed, by stack
 
 Responses are gzipped profile.proto, or with ``&format=speedscope`` JSON for https://speedscope.app. Requests need a
 token ("Authorization: Bearer TOKEN") and are served one at a time, on loopback only. Another program may listen on the
@@ -35,26 +35,26 @@ LOG = logging.getLogger(__name__)
 
 _CONNECTIONS = 32  # Maximum number of open connections; a new one replaces the oldest one without a valid request.
 _REQUEST_TIMEOUT = 10.0  # Seconds within which a whole request must arrive.
-_MAKING_TIMEOUT = 60.0  # Seconds for making a response, beside those of the profile.
+_MAKING_TIMEOUT = 60.0  # Seconds to make a response, in addition to the duration of the profile.
 _RESPONSE_TIMEOUT = 60.0  # Seconds within which a client must have read a response.
 _INTERVAL = 0.01  # seconds between two samples
-_DEFAULT, _LONGEST = 10.0, 300.0
-_DEPTH = 64  # frames of a stack
+_DEFAULT, _LONGEST = 10.0, 300.0  # duration of a profile in seconds
+_DEPTH = 64  # maximum number of frames of a stack
 _NATIVE = ("threads that are not Python's", "", 0)
 
-Frame = tuple[str, str, int]  # function, file, its line
-Stacks = collections.Counter[tuple[Frame, ...]]  # the outermost first
+Frame = tuple[str, str, int]  # function, file, line
+Stacks = collections.Counter[tuple[Frame, ...]]  # values by stack, the outermost frame first
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    """A thread for each connection. All of them are bounded in number and duration."""
+    """A server with a thread for each connection. The number and the duration of connections are bounded."""
 
     daemon_threads = True
     request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], token: str) -> None:
         self.expected = f"Bearer {token}".encode()  # The header of a client with the token.
-        # The monotonic time at which each client is disconnected, and True if it sent the token. The oldest first.
+        # The monotonic time at which each client is disconnected, and True if the client sent the token; oldest first.
         self._connections: dict[socket.socket, tuple[float, bool]] = {}
         self._lock = threading.Lock()
         super().__init__(address, _Handler)
@@ -62,7 +62,7 @@ class _Server(http.server.ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
             self._connections[request] = time.monotonic() + _REQUEST_TIMEOUT, False
-            if len(self._connections) > _CONNECTIONS:  # The new connection itself if all others are authorized.
+            if len(self._connections) > _CONNECTIONS:  # disconnects the new connection if all others are authorized
                 self._disconnect(next(sock for sock, (_end, authorized) in self._connections.items() if not authorized))
         super().process_request(request, client_address)
 
@@ -79,7 +79,7 @@ class _Server(http.server.ThreadingHTTPServer):
                 self._disconnect(sock)
 
     def authorize(self, request: socket.socket, seconds: float) -> None:
-        """Keep a connection for ``seconds`` from now."""
+        """Mark a connection as authorized, and disconnect it in ``seconds`` seconds."""
         with self._lock:
             if request in self._connections:
                 self._connections[request] = time.monotonic() + seconds, True
@@ -96,7 +96,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 def serve(address: str, token: str) -> http.server.ThreadingHTTPServer:
-    """Serve profiles from now on, in a thread. Raises Invalid (not an address of loopback), Refused (not free)."""
+    """Serve profiles in a thread. Raises Invalid (not a loopback address), Refused (the address is in use)."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or not on_loopback(host):
         raise Invalid(f"--pprof-addr: {address} is not HOST:PORT of loopback; profiles are served on loopback only.")
@@ -165,7 +165,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def cpu(seconds: float) -> Stacks:
-    """Return nanoseconds of CPU time by stack: those that each thread used since the previous sample."""
+    """Return CPU time in nanoseconds by stack. Each sample adds the time that a thread used since the previous one."""
     stacks: Stacks = collections.Counter()
     before = {thread.native_id: _on_cpu(thread.native_id) for thread in threading.enumerate()}
     total, mine, end = time.process_time_ns(), time.thread_time_ns(), time.monotonic() + seconds
@@ -203,7 +203,7 @@ def _stack(frame: types.FrameType | None, thread: str) -> tuple[Frame, ...]:
 
 
 def heap(seconds: float | None) -> Stacks:
-    """Return bytes: of all objects of the garbage collector by type, or allocated within ``seconds`` by place."""
+    """Return bytes: all objects of the garbage collector by type, or memory allocated in ``seconds`` by stack."""
     stacks: Stacks = collections.Counter()
     if seconds is None:
         for object_ in gc.get_objects():
@@ -225,14 +225,14 @@ def heap(seconds: float | None) -> Stacks:
 
 
 class _Numbers(dict[Any, int]):
-    """The numbers of keys, in the order in which they were first used."""
+    """A mapping that numbers its keys in the order of their first use."""
 
     def __missing__(self, key: Any) -> int:
         return self.setdefault(key, len(self))
 
 
 def speedscope(stacks: Stacks, name: str, unit: str) -> dict[str, Any]:
-    """See https://www.speedscope.app/file-format-schema.json."""
+    """Return a profile in the format https://www.speedscope.app/file-format-schema.json."""
     frames = _Numbers()
     samples = [[frames[frame] for frame in stack] for stack in stacks]
     shown = [{"name": function, **({"file": file, "line": line} if file else {})} for function, file, line in frames]

@@ -29,7 +29,7 @@ def compile_imported() -> None:
     before they start, and again after further imports."""
     with COMPILING:
         for kind in subclasses(msgspec.Struct):
-            with contextlib.suppress(TypeError, NameError):  # reported when the struct is used
+            with contextlib.suppress(TypeError, NameError):  # raised again when the struct is used
                 compile_once(kind)
 
 

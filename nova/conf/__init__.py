@@ -53,9 +53,9 @@ def register_external_services(conf: cfg.ConfigOpts = CONF) -> None:
 
 def load(argv: Sequence[str], conf: cfg.ConfigOpts = CONF, default_files: Sequence[str] | None = None,
          command: bool = False) -> None:
-    """Read the command line and the configuration files, and set up logging. With ``default_files`` None the files are
-    those in the environment variable NOVA_CONFIG (separated by colons), or else nova.conf in ~/.nova or /etc/nova. With
-    ``command`` logs go to standard error, and only warnings unless debug is set, since standard output is for results.
+    """Read the command line and the configuration files, and set up logging. ``default_files``: files to read if the
+    command line names none; None for those in the environment variable NOVA_CONFIG (separated by colons) or, if it is
+    unset, nova.conf in ~/.nova or /etc/nova. ``command``: log to standard error, and warnings only unless debug is set.
     Raises SystemExit with a message if a file cannot be read."""
     register(conf)
     # oslo.config refuses to register command line options after parsing, so forget an earlier parse.

@@ -44,7 +44,7 @@ OPTIONS = {
                    "certificates (PEM). Unset: plain HTTP. Read by nova-api."),
         cfg.StrOpt("tls_key_file", help="File with the private key of the TLS certificate (PEM). Unset: the key is in "
                    "tls_cert_file. Read by nova-api."),
-        cfg.StrOpt("tls_client_ca_file", help="File with the CA certificates (PEM) that must have signed the "
+        cfg.StrOpt("tls_client_ca_file", help="File with the CA certificates (PEM) that verify the "
                    "certificates of clients. Unset: clients need no certificate. Read by nova-api."),
         cfg.StrOpt("auth_strategy", default="keystone", choices=["keystone", "noauth"],
                    help="Authentication of requests. keystone validates tokens; noauth trusts the headers "
@@ -53,8 +53,8 @@ OPTIONS = {
         cfg.BoolOpt("legacy", default=False, help="Serve resources that upstream removed, up to microversion 2.35: "
                     "os-certificates and, with [network]driver = linuxnet, those of nova-network: create and delete of "
                     "os-networks and os-tenant-networks, os-fixed-ips, os-floating-ips-bulk, os-floating-ip-dns, "
-                    "os-security-group-default-rules and os-virtual-interfaces. By default they are answered with 410. "
-                    "Set it for clients that still use them. Read by nova-api."),
+                    "os-security-group-default-rules and os-virtual-interfaces. By default requests for them are "
+                    "answered with 410. Set it for clients that still use these resources. Read by nova-api."),
         cfg.BoolOpt("status_page", default=False, help="Serve a page for operators at /status with hosts, capacity, "
                     "running and failed operations. It shows its content only to a token that the policy nova:status "
                     "allows (by default that of an admin). Read by nova-api."),
@@ -112,12 +112,12 @@ OPTIONS = {
                    "certificates (PEM). Unset: plain HTTP. Read by nova-api-ec2."),
         cfg.StrOpt("tls_key_file", help="File with the private key of the TLS certificate (PEM). Unset: the key is in "
                    "tls_cert_file. Read by nova-api-ec2."),
-        cfg.StrOpt("tls_client_ca_file", help="File with the CA certificates (PEM) that must have signed the "
+        cfg.StrOpt("tls_client_ca_file", help="File with the CA certificates (PEM) that verify the "
                    "certificates of clients. Unset: clients need no certificate. Read by nova-api-ec2."),
         cfg.StrOpt("nova_url", default="http://127.0.0.1:8774", help="URL of nova-api, without a version, to which "
                    "requests are passed with the token of the caller. Read by nova-api-ec2."),
         cfg.StrOpt("nova_ca_file", help="File with the CA certificates (PEM) that sign the certificate of nova_url. "
-                   "Unset: those of the system. Read by nova-api-ec2."),
+                   "Unset: the CA certificates of the system. Read by nova-api-ec2."),
         cfg.IntOpt("nova_timeout", default=60, min=1, help="Seconds to wait for the response to each request to "
                    "nova-api; then the EC2 request fails with the error Unavailable. Read by nova-api-ec2."),
         cfg.StrOpt("region", default="RegionOne", help="Name of the only region in the response to DescribeRegions. "
@@ -141,7 +141,7 @@ OPTIONS = {
                    "Unset: plain HTTP. Read by nova-metadata."),
         cfg.StrOpt("tls_key_file", help="File with the private key of the TLS certificate (PEM). Unset: the key is in "
                    "tls_cert_file. Read by nova-metadata."),
-        cfg.StrOpt("tls_client_ca_file", help="File with the CA certificates (PEM) that must have signed the "
+        cfg.StrOpt("tls_client_ca_file", help="File with the CA certificates (PEM) that verify the "
                    "certificates of proxies. Unset: proxies need no certificate. Read by nova-metadata."),
         cfg.BoolOpt("namespaces", default=True,
                     help="Serve guests at 169.254.169.254:80 inside the network namespaces of this host's own "

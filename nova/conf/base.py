@@ -55,10 +55,10 @@ OPTIONS = {
     ],
     "rpc": [
         cfg.StrOpt("rabbit_driver", default="nova", choices=["nova", "oslo"],
-                   help="Driver for a transport_url rabbit://. nova: Nova's own, whose deadlines cover publishing and "
-                        "which detects a broker that blocks its publishers; also chosen by nova-rabbit://. oslo: the "
-                        "driver of oslo.messaging, which compute hosts with broker accounts of their own cannot use. "
-                        "Both work together on one broker. Read by all services."),
+                   help="Driver for a transport_url rabbit://. nova: the driver of Nova, whose timeouts include "
+                        "publishing and which detects that the broker blocks publishers; nova-rabbit:// always selects "
+                        "it. oslo: the driver of oslo.messaging, which compute hosts with broker accounts of their own "
+                        "cannot use. Services with different drivers can share a broker. Read by all services."),
         cfg.StrOpt("key_file", help="File with the key with which the services of this machine sign and verify "
                    "messages: the master key on control nodes ('nova-manage host make_master_key'), the key of the "
                    "host on compute hosts ('nova-manage host enrol'). Its mode must be 0600, or 0640 with the group of "
@@ -66,7 +66,7 @@ OPTIONS = {
         cfg.BoolOpt("require_seals", default=False,
                     help="Refuse messages without a signature. By default they are accepted, so that any account of "
                          "the broker has full control; messages with a wrong signature are always refused. Read by "
-                         "all services. Set it on control nodes and compute hosts as soon as all have keys."),
+                         "all services. Set it on control nodes and compute hosts as soon as all machines have keys."),
         cfg.DictOpt("key_generations", default={}, help="Valid key generations of hosts, as HOST:NUMBER,... A host "
                     "that is not listed has generation 1. Keys of other generations are refused. Read by "
                     "nova-conductor, nova-scheduler and nova-manage. After a host was compromised, raise its "
@@ -76,8 +76,8 @@ OPTIONS = {
                         "clocks of two machines. 0: messages do not expire. Read by all services."),
         cfg.StrOpt("broker_api", secret=True, help="URL of RabbitMQ's management plugin with the name and password of "
                    "an administrator (https://NAME:PASSWORD@HOST:15671), with which 'nova-manage host' creates the "
-                   "broker accounts of hosts. Unset: it writes definitions to import by hand. Read by nova-manage "
-                   "only; keep it in a separate file."),
+                   "broker accounts of hosts. Unset: the command writes definitions to import by hand. Read by "
+                   "nova-manage only; keep the option in a separate file."),
         cfg.IntOpt("max_message_size", default=64, min=1,
                    help="Maximum size of a received message in MiB after decompression. Read by all services."),
         cfg.IntOpt("max_host_message_size", default=2, min=1,
@@ -98,8 +98,8 @@ OPTIONS = {
     ],
     "tracing": [
         cfg.BoolOpt("enabled", default=False, help="Send trace spans to an OpenTelemetry collector, including those of "
-                    "oslo.messaging. Needs the packages of the extra otel. Read by all services; a service without it "
-                    "is missing in the traces."),
+                    "oslo.messaging. Needs the packages of Nova's extra otel. Read by all services; traces have no "
+                    "spans of services in which the option is not set."),
         cfg.StrOpt("endpoint", default="http://127.0.0.1:4318",
                    help="URL of the collector for OTLP over HTTP; /v1/traces is appended. Read by all services."),
         cfg.FloatOpt("sample_ratio", default=1.0, min=0.0, max=1.0,

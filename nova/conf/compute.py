@@ -49,8 +49,9 @@ OPTIONS = {
                     help="After a reboot of the host, start the guests that ran before, unless their servers were "
                          "stopped, moved or deleted since. [compute]resume_guests_at_once limits how many start at "
                          "the same time. By default guests stay powered off. Read by nova-compute."),
-        cfg.BoolOpt("force_config_drive", default=False, help="Give every new server a config drive, also without a "
-                    "request for it. Read by nova-conductor. Set it where guests cannot reach the metadata service."),
+        cfg.BoolOpt("force_config_drive", default=False, help="Give every new server a config drive, even if the "
+                    "request contains no config_drive. Read by nova-conductor. Set it where guests cannot reach the "
+                    "metadata service."),
         cfg.StrOpt("mkisofs_cmd", default="genisoimage",
                    help="Command that creates the ISO 9660 image of a config drive. Read by nova-compute."),
         cfg.StrOpt("default_ephemeral_format", default="ext4",
@@ -59,8 +60,9 @@ OPTIONS = {
                     help="Enable a new nova-compute service for scheduling as soon as it registers. Read by "
                          "nova-conductor. Disable it to test new hosts before they receive servers."),
         cfg.BoolOpt("force_raw_images", default=False,
-                    help="Convert images to raw when they enter the image cache. By default they become qcow2 unless "
-                         "they are raw. Raw base images take more disk space and are faster. Read by nova-compute."),
+                    help="Convert images to raw when they enter the image cache. By default raw images stay raw, and "
+                         "others become qcow2. Raw base images take more disk space and are faster. Read by "
+                         "nova-compute."),
     ],
     "compute": [
         cfg.StrOpt("cpu_shared_set",
@@ -87,12 +89,12 @@ OPTIONS = {
         cfg.StrOpt("unknown_guests", default="keep", choices=["keep", "stop", "destroy"],
                    help="Action on guests of this host that have no server in the database: keep (report them only), "
                         "stop or destroy. Read by nova-compute. Keep the default unless you are sure of the database: "
-                        "with a wrong or restored database, guests in use look the same."),
+                        "with a wrong or restored database, guests in use also lack a server."),
         cfg.IntOpt("unknown_guests_age", default=3600, min=0, help="Seconds for which a guest must have been without a "
                    "server before unknown_guests stops or destroys it. Read by nova-compute."),
         cfg.IntOpt("unknown_guests_max", default=5, min=1,
                    help="Maximum number of guests without a server that unknown_guests stops or destroys. If the host "
-                        "has more of them, none is touched. Read by nova-compute."),
+                        "has more such guests, none of them is stopped or destroyed. Read by nova-compute."),
     ],
     "image_cache": [
         cfg.IntOpt("size_limit_mb", min=0, help="Disk space in MiB for cached images. This space, or the space that "
@@ -108,8 +110,9 @@ OPTIONS = {
                    help="Name of the image cache directory below instances_path. Read by nova-compute."),
         cfg.BoolOpt("remove_unused_base_images", default=True,
                     help="Remove unused images from the image cache during a cleanup. Read by nova-compute."),
-        cfg.IntOpt("remove_unused_original_minimum_age_seconds", default=86400, min=0, help="Seconds for which an "
-                   "image must have been unused before a cleanup removes it. Read by nova-compute."),
+        cfg.IntOpt("remove_unused_original_minimum_age_seconds", default=86400, min=0, help="Seconds for which a "
+                   "cached image must have been unused before a cleanup removes it from the host. Read by "
+                   "nova-compute."),
     ],
     "pci": [
         cfg.MultiStrOpt("alias", default=[],
@@ -139,9 +142,10 @@ OPTIONS = {
         cfg.IntOpt("disk_gb", default=10 * 1024, min=1,
                    help="Disk space of each virtual node in GiB. Read by nova-compute."),
         cfg.DictOpt("latency", default={},
-                    help="Seconds that a call of the driver takes, by its name, such as spawn:0.5,destroy:0.1; * "
-                         "stands for all other calls. Empty: calls return immediately. Read by nova-compute."),
-        cfg.DictOpt("failure", default={}, help="Fraction of the calls of the driver that fail, by its name, such as "
-                    "spawn:0.1; * stands for all other calls. Empty: no call fails. Read by nova-compute."),
+                    help="Seconds that a call of the driver takes, by the name of the call, as in "
+                         "spawn:0.5,destroy:0.1; * stands for all other calls. Empty: calls return immediately. Read "
+                         "by nova-compute."),
+        cfg.DictOpt("failure", default={}, help="Fraction of the calls of the driver that fail, by the name of the "
+                    "call, as in spawn:0.1; * stands for all other calls. Empty: no call fails. Read by nova-compute."),
     ],
 }

@@ -48,17 +48,17 @@ OPTIONS = {
         cfg.IntOpt("workers", min=1, help="Number of worker processes of nova-conductor. Unset: one per CPU, at most "
                    "8. Read by nova-conductor."),
         cfg.IntOpt("lease", default=30, min=0,
-                   help="Seconds without a sign of life after which a step of an operation is taken from its worker "
-                        "and given to another one. At least twice report_interval. Read by nova-conductor."),
+                   help="Seconds without a heartbeat of the process that runs a step of an operation, after which "
+                        "another process takes over the step. At least twice report_interval. Read by nova-conductor."),
         cfg.IntOpt("recovery_interval", default=5, min=1,
                    help="Seconds between two checks for expired leases. Read by nova-conductor."),
         cfg.IntOpt("max_attempts", default=3, min=1, help="Maximum number of hosts on which the build of a server, or "
                    "a live migration without a requested host, is tried. Read by nova-conductor."),
         cfg.IntOpt("transactions", default=2, min=1, help="Maximum number of database transactions that a worker "
-                   "process runs at the same time; further ones wait in a queue that serves projects in turn. "
+                   "process runs at the same time; further transactions wait, and projects are served round robin. "
                    "Transactions that wait for a lock are not counted. Read by nova-conductor."),
         cfg.IntOpt("report_threads", default=16, min=1, help="Number of threads of a worker process that handle "
-                   "reports of hosts, apart from requests of users. Read by nova-conductor."),
+                   "reports of hosts; requests of users have other threads. Read by nova-conductor."),
         cfg.IntOpt("threads", default=4, min=1, help="Number of threads of a worker process that run steps which need "
                    "the database only. More threads do not raise the throughput, but delay requests of other projects. "
                    "Read by nova-conductor."),
@@ -97,8 +97,8 @@ OPTIONS = {
                         "events. Read by nova-conductor."),
         cfg.ListOpt("versioned_notifications_topics", default=["versioned_notifications"],
                     help="Topics of versioned notifications. The priority is appended to the name of the queue, as in "
-                         "versioned_notifications.info. [oslo_messaging_notifications]topics names those of "
-                         "unversioned notifications. Read by nova-conductor."),
+                         "versioned_notifications.info. [oslo_messaging_notifications]topics names the "
+                         "topics of unversioned notifications. Read by nova-conductor."),
         cfg.StrOpt("notify_on_state_change", choices=["vm_state", "vm_and_task_state"], help="Send the notification "
                    "instance.update when the vm_state of a server changes, or, with vm_and_task_state, also when only "
                    "its task_state changes. Unset: never. Read by nova-conductor."),
@@ -111,8 +111,8 @@ OPTIONS = {
         cfg.IntOpt("max_age", default=86400, min=60, help="Seconds for which a notification waits for an unreachable "
                    "broker. Older notifications are dropped with a warning in the log. Read by nova-conductor."),
         cfg.IntOpt("max_waiting", default=100000, min=1000,
-                   help="Maximum number of notifications that wait for an unreachable broker. Above it the oldest are "
-                        "dropped with a warning in the log. Read by nova-conductor."),
+                   help="Maximum number of notifications that wait for an unreachable broker. Above this number the "
+                        "oldest notifications are dropped with a warning in the log. Read by nova-conductor."),
     ],
     "quota": [
         *(cfg.IntOpt(name, default=value, min=-1,

@@ -26,8 +26,9 @@ OPTIONS = {
         cfg.StrOpt("key", help="File with the private key of the certificate (PEM). Unset: the key is in the file of "
                    "option cert. Read by console proxies."),
         cfg.BoolOpt("ssl_only", default=False, help="Refuse to start without a certificate. Read by console proxies."),
-        cfg.StrOpt("web", help="Directory with the web pages that a console proxy serves. Unset: that of the Debian "
-                   "package (/usr/share/novnc, /usr/share/spice-html5). Empty: no pages. Read by console proxies."),
+        cfg.StrOpt("web", help="Directory with the web pages that a console proxy serves. Unset: the directory of the "
+                   "Debian package (/usr/share/novnc, /usr/share/spice-html5). Empty: no pages. Read by console "
+                   "proxies."),
     ],
     "console": [
         cfg.ListOpt("allowed_origins", default=[], help="Host names of web pages that may open consoles, besides the "
@@ -37,12 +38,13 @@ OPTIONS = {
         cfg.StrOpt("ssl_minimum_version", default="default", choices=["default", "tlsv1_2", "tlsv1_3"],
                    help="Oldest TLS version that browsers may use; default means tlsv1_2. Read by console proxies."),
         cfg.IntOpt("max_connections", default=4096, min=1, help="Maximum number of connections to a proxy; never more "
-                   "than half of the limit of open files. Further ones are closed at once. Read by console proxies."),
+                   "than half of the limit of open files. Further connections are closed immediately. Read by console "
+                   "proxies."),
         cfg.IntOpt("connections_per_server", default=16, min=1, help="Maximum number of connections to the consoles of "
-                   "one server in a proxy. Further ones are answered with 429. Read by console proxies."),
+                   "one server in a proxy. Further requests are answered with 429. Read by console proxies."),
         cfg.StrOpt("rate_limit_address", help="Maximum number of requests of one client (an IPv4 address, or an IPv6 "
                    "/64 network) to a proxy, as REQUESTS/SECONDS (600/60); a console page needs about 100. Further "
-                   "ones are answered with 429 and Retry-After. Unset: no limit. Read by console proxies."),
+                   "requests are answered with 429 and Retry-After. Unset: no limit. Read by console proxies."),
         cfg.ListOpt("guest_networks", default=[], help="Networks (10.1.0.0/24) with the consoles of guests. Proxies "
                     "connect to no other addresses, even if a host reports them. Empty: any. Read by console proxies."),
     ],
@@ -64,8 +66,8 @@ OPTIONS = {
                    "nova-novncproxy."),
         cfg.StrOpt("vencrypt_client_cert", help="File with the certificate (PEM) that nova-novncproxy presents to "
                    "hosts. Unset: none. Read by nova-novncproxy."),
-        cfg.StrOpt("vencrypt_ca_certs", help="File with the CA certificates (PEM) that must have signed the "
-                   "certificates of hosts. vencrypt requires it. Read by nova-novncproxy."),
+        cfg.StrOpt("vencrypt_ca_certs", help="File with the CA certificates (PEM) that verify the certificates of "
+                   "hosts. vencrypt requires it. Read by nova-novncproxy."),
     ],
     "spice": [
         *_server("SPICE"),

@@ -6,12 +6,12 @@ from oslo_config import cfg
 _LIVE_MIGRATION = [
     cfg.StrOpt("live_migration_inbound_addr",
                help="IP address or host name at which this host receives live migrations. Unset: my_ip. Read by "
-                    "nova-compute. Set it to send migrations over a network of their own."),
+                    "nova-compute. Set it to send migrations over a separate network."),
     cfg.StrOpt("live_migration_scheme", help="Transport to the libvirtd of the destination host: tcp, tls or ssh. "
-               "Unset: tls with live_migration_with_native_tls, otherwise tcp. Read by nova-compute."),
+               "Unset: tls if live_migration_with_native_tls is set, otherwise tcp. Read by nova-compute."),
     cfg.StrOpt("live_migration_uri",
                help="libvirt URI of the destination host, in which %s stands for its live_migration_inbound_addr. "
-                    "Unset: qemu+SCHEME://%s/system with live_migration_scheme. Read by nova-compute."),
+                    "Unset: qemu+SCHEME://%s/system, where SCHEME is live_migration_scheme. Read by nova-compute."),
     cfg.IntOpt("live_migration_completion_timeout", default=800, min=0,
                help="Seconds that a live migration may take for each GiB of memory and copied disks (at least 2 GiB). "
                     "Then live_migration_timeout_action applies. 0: no limit. Read by nova-compute."),
@@ -84,7 +84,7 @@ OPTIONS = {
         cfg.BoolOpt("swtpm_enabled", default=False, help="Offer virtual TPMs (hw:tpm_version), which need swtpm and "
                     "swtpm-tools on the host. Read by nova-compute."),
         *(cfg.StrOpt(f"swtpm_{kind}", default="tss", help=f"The {kind} that runs swtpm, as in qemu.conf. Read by "
-                     "nova-compute, which gives it the state of arriving TPMs.") for kind in ("user", "group")),
+                     "nova-compute, which makes it the owner of migrated TPM states.") for kind in ("user", "group")),
         cfg.ListOpt("supported_tpm_secret_security", default=["user", "host", "deployment"],
                     help="Values of hw:tpm_secret_security that this host offers. Read by nova-compute."),
         cfg.StrOpt("rescue_image_id", help="Id of the image from which servers are rescued when the request names "
@@ -139,9 +139,9 @@ OPTIONS = {
         cfg.StrOpt("host_username", help="User name at the vCenter server. Read by nova-compute. doc/drivers.md lists "
                    "the privileges that the user needs."),
         cfg.StrOpt("host_password", secret=True, help="Password of host_username. Read by nova-compute."),
-        cfg.StrOpt("ca_file", help="File with the CA certificates (PEM) that must have signed the certificates of "
-                   "vCenter and, for snapshots, of its hosts. Unset: the CA certificates of the system. Read by "
-                   "nova-compute, which ignores it with insecure."),
+        cfg.StrOpt("ca_file", help="File with the CA certificates (PEM) that verify the certificates of vCenter and, "
+                   "for snapshots, of its hosts. Unset: the CA certificates of the system. Ignored if insecure is set. "
+                   "Read by nova-compute."),
         cfg.BoolOpt("insecure", default=False, help="Do not verify the certificates of vCenter and its hosts. Read by "
                     "nova-compute. Anybody in the network path can then read the password: only for tests."),
         cfg.StrOpt("cluster_name", help="Name of the cluster whose hosts run the servers of this nova-compute. Read by "
@@ -153,8 +153,8 @@ OPTIONS = {
                    "own network does not exist in vCenter, and of interfaces of type ovs. Unset: such interfaces are "
                    "refused. Read by nova-compute."),
         cfg.StrOpt("cache_prefix", help="Prefix of the directory for images on datastores, whose name continues with "
-                   "_base. Unset: the name of the host. Read by nova-compute. Computes with the same prefix share "
-                   "images."),
+                   "_base. Unset: the name of the host. Read by nova-compute. nova-compute services with the same "
+                   "prefix share images."),
         cfg.BoolOpt("use_linked_clone", default=True, help="Create root disks as linked clones of the cached image, "
                     "which takes seconds and little space. Otherwise they are full copies. The image property "
                     "img_linked_clone overrides the option. Read by nova-compute."),
@@ -166,8 +166,8 @@ OPTIONS = {
                      "vCenter. Read by nova-compute."),
         cfg.IntOpt("maximum_objects", default=100, min=1, help="Maximum number of objects in one answer of vCenter; "
                    "longer lists are read in parts. Read by nova-compute."),
-        cfg.IntOpt("request_timeout", default=60, min=1, help="Seconds after which a request without an answer "
-                   "fails. Read by nova-compute."),
+        cfg.IntOpt("request_timeout", default=60, min=1, help="Seconds to wait for the answer of vCenter to a "
+                   "request; then the request fails. Read by nova-compute."),
         cfg.IntOpt("task_timeout", default=3600, min=1, help="Seconds that a task of vCenter may take. Read by "
                    "nova-compute. Raise it for full copies of large disks on slow storage."),
         cfg.PortOpt("vnc_port", default=5900, help="First VNC port of guests on an ESX host. Read by nova-compute."),
@@ -177,7 +177,7 @@ OPTIONS = {
         cfg.StrOpt("serial_port_service_uri", help="URI of the virtual serial port concentrator (VSPC) to which guests "
                    "send the output of their serial port. Unset: guests have no serial port. Read by nova-compute."),
         cfg.URIOpt("serial_port_proxy_uri", schemes=["telnet", "telnets"], help="URI of the proxy through which guests "
-                   "reach serial_port_service_uri. Unset: directly. Read by nova-compute."),
+                   "reach serial_port_service_uri. Unset: guests connect directly. Read by nova-compute."),
         cfg.StrOpt("serial_log_dir", default="/opt/vmware/vspc", help="Directory in which the virtual serial port "
                    "concentrator stores console logs. Read by nova-compute, which must share the directory with it."),
     ],
@@ -188,7 +188,7 @@ OPTIONS = {
                     "not listed manages no nodes."),
         cfg.StrOpt("conductor_group", help="Conductor group of Ironic whose nodes this host manages, together with "
                    "the hosts of the same value. Unset: the nodes of all groups. Read by nova-compute. Set it to "
-                   "manage parts of a large Ironic by different hosts."),
+                   "divide the nodes of a large Ironic between hosts."),
         cfg.StrOpt("shard", help="Shard of Ironic whose nodes this host manages, together with the hosts of the same "
                    "value. Unset: the nodes of all shards. Read by nova-compute. Needs API version 1.82 of Ironic."),
         cfg.FloatOpt("api_retry_interval", default=2, min=0.05, help="Seconds between two requests for the state of a "

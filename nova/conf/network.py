@@ -1,5 +1,5 @@
 """Options of networks: waiting for interfaces ([DEFAULT]), the embedded networks ([network]), and Neutron ([neutron]).
-[neutron] is read with [network]driver = neutron, and also has keystoneauth's options."""
+[neutron] is read if [network]driver is neutron, and also has keystoneauth's options."""
 
 from oslo_config import cfg, types
 
@@ -13,11 +13,11 @@ OPTIONS = {
                         "back end that sends it (Neutron). 0: do not wait. Read by nova-conductor."),
         cfg.BoolOpt("vif_plugging_is_fatal", default=True, help="Fail the operation when network-vif-plugged does not "
                     "arrive within vif_plugging_timeout, or when the network back end reports a failure. Otherwise the "
-                    "guest starts without it. Read by nova-conductor."),
+                    "guest starts without the event. Read by nova-conductor."),
         cfg.IntOpt("heal_instance_info_cache_interval", default=600, min=-1,
                    help="Seconds within which conductors compare the interfaces of all servers with the ports of the "
-                        "network service (Neutron), since its events may be lost: one or two list requests per host. "
-                        "0 or -1: never. Read by nova-conductor."),
+                        "network service (Neutron), whose events may be lost; this takes one or two list requests per "
+                        "host. 0 or -1: never. Read by nova-conductor."),
     ],
     "network": [
         cfg.StrOpt("driver", default="linuxnet",

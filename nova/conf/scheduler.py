@@ -28,13 +28,13 @@ OPTIONS = {
         cfg.IntOpt("refresh_interval", default=60, min=1,
                    help="Seconds between two reads of all hosts, which correct errors from lost messages. The interval "
                         "grows if a read takes longer than a twentieth of it. Read by nova-scheduler."),
-        cfg.IntOpt("pending_timeout", default=30, min=1, help="Seconds without a claim after which resources of a "
-                   "selected host count as free again. Read by nova-scheduler."),
-        cfg.BoolOpt("limit_tenants_to_placement_aggregate", default=False, help="Restrict projects that the metadata "
-                    "filter_tenant_id* of aggregates name to the hosts of these aggregates. Read by nova-scheduler."),
+        cfg.IntOpt("pending_timeout", default=30, min=1, help="Seconds from the selection of a host until the "
+                   "selected resources count as free again, unless they are claimed. Read by nova-scheduler."),
+        cfg.BoolOpt("limit_tenants_to_placement_aggregate", default=False, help="Restrict a project that is named in "
+                    "the metadata filter_tenant_id* of aggregates to their hosts. Read by nova-scheduler."),
         cfg.BoolOpt("placement_aggregate_required_for_tenants", default=False,
-                    help="With limit_tenants_to_placement_aggregate, give no host to projects that no aggregate names. "
-                         "By default these projects may use all hosts. Read by nova-scheduler."),
+                    help="If limit_tenants_to_placement_aggregate is set, select no host for projects that no "
+                         "aggregate names. By default these projects may use all hosts. Read by nova-scheduler."),
         cfg.BoolOpt("enable_isolated_aggregate_filtering", default=False, help="Reserve the hosts of aggregates with "
                     "metadata trait:X=required for servers that require the trait X. Read by nova-scheduler."),
         cfg.BoolOpt("query_placement_for_image_type_support", default=False,

@@ -11,9 +11,9 @@ OPTIONS = {
                    "servers have volumes."),
         cfg.StrOpt("pool", default="$state_path/volumes",
                    help="Directory for the volumes that this host stores (without Cinder). Read by nova-compute."),
-        cfg.BoolOpt("shared", default=False, help="The pools of all hosts are one directory on a network file system, "
-                    "so that a volume of driver local can be used on any host. By default a volume is bound to a host. "
-                    "Read by nova-conductor and nova-compute; all need the same value."),
+        cfg.BoolOpt("shared", default=False, help="Set it if the pools of all hosts are one directory on a network "
+                    "file system: volumes of driver local can be used on any host. By default a volume is bound to a "
+                    "host. Read by nova-conductor and nova-compute; all need the same value."),
         cfg.StrOpt("format", default="raw", choices=["raw", "qcow2"], help="File format of new volumes of driver "
                    "local. Both formats are sparse; raw is faster. Read by nova-conductor."),
         cfg.IntOpt("max_size_gb", default=16384, min=1,
@@ -41,9 +41,9 @@ OPTIONS = {
         cfg.IntOpt("block_device_allocate_retries_interval", default=3, min=1,
                    help="Seconds between two polls of block_device_allocate_retries. Read by nova-conductor."),
         cfg.HostAddressOpt("my_shared_fs_storage_ip", default="$my_ip", help="IP address from which this host mounts "
-                           "shares; access to shares is granted to it. Read by nova-compute."),
-        cfg.IntOpt("stale_share_access_reconcile_interval", default=1800, min=0, help="Seconds between two checks for "
-                   "access rules of shares that no server needs; they are removed. 0: never. Read by nova-conductor."),
+                           "shares, and to which access to shares is granted. Read by nova-compute."),
+        cfg.IntOpt("stale_share_access_reconcile_interval", default=1800, min=0, help="Seconds between two cleanups, "
+                   "which remove access rules (not shares) that no server needs. 0: never. Read by nova-conductor."),
     ],
     "cinder": [
         cfg.StrOpt("catalog_info", default="volumev3::publicURL",
@@ -62,9 +62,9 @@ OPTIONS = {
                         "nova-compute; all need the same value. Do not change it while servers have shares."),
         cfg.StrOpt("pool", default="$state_path/shares", help="Directory for the shares that this host stores (driver "
                    "local), and for the mount points of Manila's shares. Read by nova-compute."),
-        cfg.BoolOpt("shared", default=False, help="The pools of all hosts are one directory on a network file system, "
-                    "so that a share of driver local can be used on any host. By default a share is bound to the first "
-                    "host that uses it. Read by nova-conductor and nova-compute; all need the same value."),
+        cfg.BoolOpt("shared", default=False, help="Set it if the pools of all hosts are one directory on a network "
+                    "file system: shares of driver local can be used on any host. By default a share is bound to the "
+                    "first host that uses it. Read by nova-conductor and nova-compute; all need the same value."),
         cfg.StrOpt("nfs_mount_options", default="vers=4,nodev,nosuid,noexec",
                    help="Options for mounting NFS shares, as for mount -o. Read by nova-compute."),
         cfg.IntOpt("mount_timeout", default=60, min=1,
@@ -96,9 +96,9 @@ OPTIONS = {
                     "checked, and requests with trusted_image_certificates are refused. Needs the package cursive, and "
                     "[key_manager]backend barbican or nova_files in the configuration of nova-api. Read by nova-api "
                     "and nova-conductor."),
-        cfg.ListOpt("default_trusted_certificate_ids", default=[], help="Ids of the certificates that must have issued "
-                    "the certificate of a signed image when the request names none. Empty: any certificate that an "
-                    "image names is trusted. Read by nova-api."),
+        cfg.ListOpt("default_trusted_certificate_ids", default=[], help="Ids of trusted certificates for requests that "
+                    "name none; one of them must have issued the certificate of a signed image. Empty: any certificate "
+                    "that an image names is trusted. Read by nova-api."),
         cfg.IntOpt("num_retries", default=3, min=0, help="Number of times that a failed request to Glance is sent "
                    "again. Read by nova-api, nova-conductor and nova-compute."),
     ],

@@ -17,7 +17,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 # Seconds after which an idle thread ends. Few threads are needed most of the time, and each uses memory.
 _IDLE = 10.0
-# Maximum number of threads of a kind that hang and have been replaced.
+# Maximum number of hanging threads of a kind that are replaced; each further one reduces the usable threads.
 _MOST_REPLACED = 500
 _STALLED_AFTER = 0.05  # seconds after which a thread that holds a slot is assumed to be blocked
 
@@ -54,12 +54,12 @@ class FairThreadPool:
                 self._start(kind, at)
             at.put(project_id or "", work)
             if at.idle:
-                at.idle.pop().set()  # wake the thread that was busy last, so that threads which are not needed end
+                at.idle.pop().set()  # wake the thread that became idle most recently, so that surplus threads end
         return work.future
 
     def replace(self, future: concurrent.futures.Future[Any]) -> bool:
-        """Start another thread in place of the one that runs the function of ``future`` and hangs, perhaps for ever;
-        it ends when its function returns. Returns False if too many threads hang."""
+        """Start a thread in place of the hanging thread that runs the function of ``future``, perhaps for ever. The
+        hanging thread ends when its function returns. Return False if too many threads hang."""
         with self._lock:
             for kind, at in self._kinds.items():
                 if future in at.running:
@@ -69,14 +69,14 @@ class FairThreadPool:
                     at.replaced.add(future)
                     self._end(at)
                     if at.waiting:
-                        with contextlib.suppress(RuntimeError):  # the next function that is submitted tries again
+                        with contextlib.suppress(RuntimeError):  # no thread can be started: the next submit() retries
                             self._start(kind, at)
         return True
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False,
                  longest: Mapping[str, float] | None = None) -> None:
-        """Refuse further functions; waiting ones run unless ``cancel_futures``. ``wait`` until all threads ended, for
-        the threads of a kind in ``longest`` at most this number of seconds."""
+        """Refuse further functions; waiting functions still run unless ``cancel_futures`` is set. ``wait``: return when
+        all threads have ended. ``longest``: maximum number of seconds to wait for the threads of a kind."""
         began = time.monotonic()
         cancelled: list[_Work] = []
         with self._lock:
@@ -127,7 +127,7 @@ class FairThreadPool:
                 del work  # free its memory while the thread is idle
             elif not woken.wait(self._idle):
                 with self._lock:
-                    if woken in at.idle:  # not woken since
+                    if woken in at.idle:  # submit() has not woken this thread meanwhile
                         at.idle.remove(woken)
                         self._end(at)
                         return
@@ -187,7 +187,7 @@ class _Kind(FairQueue[_Work]):
         self.limit = limit
         self.threads = 0
         self.running: set[concurrent.futures.Future[Any]] = set()
-        self.replaced: set[concurrent.futures.Future[Any]] = set()  # whose hanging threads were replaced
+        self.replaced: set[concurrent.futures.Future[Any]] = set()  # futures of hanging threads that were replaced
         self.idle: list[threading.Event] = []
 
     def has_ended(self) -> bool:

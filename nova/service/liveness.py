@@ -10,7 +10,7 @@ from nova.telemetry import worker_stats
 
 def heartbeat_client(transport: Any) -> Heartbeat:
     """Return a client that sends heartbeats to any conductor. The timeout of a call is a small part of
-    service_down_time, so that :func:`nova.bus.retry_once` reaches another conductor if one is frozen."""
+    service_down_time, so that :func:`nova.bus.retry_once` reaches another conductor if the first is frozen."""
     return bus.within(bus.client(transport, Heartbeat), min(5.0, max(1.0, CONF.service_down_time / 12)))
 
 

@@ -17,8 +17,8 @@ _MIN_FRACTION = 0.9  # the shortest pause as a fraction of the interval
 def continuing(
         log: logging.Logger, message: str, *arguments: object, expected: int = logging.WARNING) -> Iterator[None]:
     """Log an error of the block, so that a periodic task continues with its next item: an item that always fails, such
-    as a row written by a newer release, must not delay the others. ``message``: what failed. ``expected``: level of
-    NovaException."""
+    as a row written by a newer release, must not delay the others. ``message``: the failed action. ``expected``: log
+    level of a NovaException."""
     try:
         yield
     except Exception as error:
@@ -41,7 +41,7 @@ class Periodic:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        self._wake.clear()  # the first call is made at once
+        self._wake.clear()  # the first call follows immediately
         self._thread.start()
 
     def wake(self) -> None:

@@ -12,17 +12,17 @@ from nova.telemetry import worker_stats
 
 # Parameters of mallopt(): M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_ARENA_MAX.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8
-_RETURNED_FROM = 256 * 1024
+_RETURNED_FROM = 256 * 1024  # bytes of free memory from which the allocator returns it to the system
 
 # Growth in bytes after which a process returns free memory to the system (0.1 ms per MiB). A full garbage collection
 # stops all threads, so it runs only in an idle process, or after growth by _GROWN_MUCH.
 _GROWN = 1024 * 1024
 _GROWN_MUCH = 64 * 1024 * 1024
 _CHECK_INTERVAL = 2.0  # seconds between two checks of the memory size
-_SHARE = 0.01  # of the time, which these activities may take under constant load
+_SHARE = 0.01  # maximum fraction of the time that collections and returns of memory take under constant load
 
-# Seconds that a thread may compute while another one waits (Python's default: 0.005). A request passes between threads
-# a dozen times, and waits behind computing threads each time.
+# Seconds that a thread may compute while another thread waits (Python's default: 0.005). A request passes between
+# threads a dozen times, and waits behind computing threads each time.
 _SWITCH_INTERVAL = 0.001
 
 # Thresholds of the garbage collector, whose runs stop all threads. With Python's default of 700 new objects a list of
@@ -41,7 +41,7 @@ def tune_runtime() -> None:
 
 def start_memory_trimming() -> None:
     """Start a thread that returns free memory to the system after the process has grown. Call it in a worker after the
-    fork. It has no cost as long as the process does not grow, and then at most one percent of the time."""
+    fork. The thread costs nothing until the process grows, and then at most one percent of the time."""
     threading.Thread(target=_trim_memory, name="process", daemon=True).start()
 
 

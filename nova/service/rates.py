@@ -1,7 +1,7 @@
 """Rate limits for the requests of clients.
 
 A limit is a number of requests in a number of seconds; a client that was idle may send all of them at once. For each
-client one time is stored: when its whole allowance is available again. The table is in memory that all workers of a
+client one time is stored, at which its whole allowance is available again. The table is in memory that all workers of a
 service share (it is made before they fork), so that a limit applies to the host and not to each worker.
 """
 
@@ -53,7 +53,7 @@ def limiter(group: str, option: str) -> Limiter | None:
         return None
     match = _RATE.fullmatch(text)
     if match is None:
-        raise exception.InvalidInput(reason=f"[{group}]{option} = {text}: not REQUESTS/SECONDS (600/60)")
+        raise exception.InvalidInput(reason=f"[{group}]{option} = {text} is not REQUESTS/SECONDS, such as 600/60")
     return Limiter(int(match[1]), int(match[2]))
 
 

@@ -31,7 +31,7 @@ _START = 5.0  # seconds to wait for the start of a worker that receives SIGTERM 
 
 
 class Drain:
-    """The deadline of a graceful shutdown, shared by all parts of a service. It starts when the object is made."""
+    """The deadline of a graceful shutdown, shared by all parts of a service. The time starts with the object."""
 
     def __init__(self) -> None:
         self._until = time.monotonic() + float(conf.CONF.graceful_shutdown_timeout)
@@ -84,7 +84,7 @@ def supervisor() -> cotyledon.ServiceManager:
     work within graceful_shutdown_timeout; a second SIGTERM, or SIGINT, kills them. SIGHUP reads the configuration files
     again and replaces the workers, which finish their work, too."""
     faulthandler.enable()  # write a traceback when a worker crashes in native code
-    bus.prepare()  # once, for all workers
+    bus.prepare()  # compile the structs once, before the workers fork
     if LOG.isEnabledFor(logging.DEBUG):
         conf.CONF.log_opt_values(LOG, logging.DEBUG)  # secret values are logged as ****
     process.tune_runtime()
@@ -149,7 +149,7 @@ def _worker(name: str, make: Callable[[messaging.RPCTransport, int], Service]) -
         def run(self) -> None:
             start_worker(name, self._id)
             self._service = make(bus.connect(conf.CONF), self._id)
-            bus.prepare()  # again, for structs in modules of drivers and plugins
+            bus.prepare()  # again, to compile the structs of drivers and plugins
             refused = ""
             try:
                 self._service.start()

@@ -75,8 +75,8 @@ class Gauge(Metric):
 
 
 # --- API ------------------------------------------------------------------------------------------------
-API_REQUESTS = Counter("nova_api_requests_total", "Requests answered, by route of the API (with the action, if it is "
-                       "one) and status.", ("method", "route", "status"))
+API_REQUESTS = Counter("nova_api_requests_total", "Requests answered, by status and route of the API (for server "
+                       "actions with the name of the action).", ("method", "route", "status"))
 API_SECONDS = Histogram("nova_api_request_seconds", "Duration of requests.", ("method", "route"), _SECONDS)
 API_IN_FLIGHT = Gauge("nova_api_requests_in_flight", "Requests being answered.")
 METADATA_REQUESTS = Counter("nova_metadata_requests_total", "Metadata requests answered.", ("status",))
@@ -88,22 +88,22 @@ BUS_SENT = Counter("nova_bus_sent_total", "Calls, casts and fanouts sent. outcom
 BUS_CALL_SECONDS = Histogram("nova_bus_call_seconds", "Time that callers waited for replies.", ("method",), _SECONDS)
 BUS_HANDLED = Counter("nova_bus_handled_total", "Messages handled. outcome: success, refused (an error of "
                       "Nova), failed (an unexpected error).", ("method", "outcome"))
-BUS_HANDLED_SECONDS = Histogram("nova_bus_handled_seconds", "Duration of handling.", ("method",), _SECONDS)
+BUS_HANDLED_SECONDS = Histogram("nova_bus_handled_seconds", "Duration of handling a message.", ("method",), _SECONDS)
 BUS_QUEUE_SECONDS = Histogram("nova_bus_queue_seconds", "Time from sending to the start of handling, by the clocks of "
                               "both hosts.", ("method",), _SECONDS)
 BUS_DROPPED = Counter("nova_bus_dropped_total", "Messages dropped because they had expired.", ("method",))
 
 # --- operations -----------------------------------------------------------------------------------------
-STEPS = Counter("nova_steps_total", "Steps of operations run here. outcome: success, failed, unavailable "
+STEPS = Counter("nova_steps_total", "Steps of operations run by this process. outcome: success, failed, unavailable "
                 "(retried), stale (the action was taken over).", ("operation", "step", "direction", "outcome"))
 STEP_SECONDS = Histogram("nova_step_seconds", "Duration of steps; in a conductor including the transaction.",
                          ("operation", "step", "direction"), _SECONDS)
 OPERATIONS = Counter("nova_operations_total", "Operations ended.", ("operation", "outcome"))
-OPERATION_SECONDS = Histogram("nova_operation_seconds", "From accepting an operation to its end.",
+OPERATION_SECONDS = Histogram("nova_operation_seconds", "Time from the acceptance of an operation to its end.",
                               ("operation", "outcome"), _SECONDS)
 RETRIES = Counter("nova_operation_retries_total", "Operations that continued on another host after a failure.",
                   ("operation",))
-TAKEOVERS = Counter("nova_takeovers_total", "Attempts taken over. reason: lease (expired), restart (of the host).",
+TAKEOVERS = Counter("nova_takeovers_total", "Operations taken over. reason: lease (expired), restart (of the host).",
                     ("operation", "reason"))
 CLAIMS = Counter("nova_claims_total", "Claims of resources. outcome: made, lost (another request was faster).",
                  ("outcome",))

@@ -2,7 +2,7 @@
 
 oslo.messaging creates the spans of calls and casts and passes the trace between services. Operations that continue
 after their request store the span of the request (:func:`traceparent`). If tracing is disabled (the default),
-OpenTelemetry is not imported and a function costs one comparison.
+OpenTelemetry is not imported, and each function of this module costs one comparison.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def current() -> Any:
 
 
 def traceparent() -> str:
-    """Return the current span as the W3C header traceparent, to be stored in a row, or "" without one."""
+    """Return the current span as the W3C header traceparent, to be stored in a row, or "" if there is none."""
     return str(exporter.traceparent()) if on else ""
 
 

@@ -24,7 +24,7 @@ from nova.telemetry import tracing
 LOG = logging.getLogger(__name__)
 
 current = otel_context.get_current  # the context with the current span of this thread
-_TIMEOUT = 5  # timeout in seconds of sending a batch of spans, and of the last batch when the service stops
+_TIMEOUT = 5  # timeout in seconds of sending a batch of spans, also of the remaining spans when the service stops
 
 _tracer: trace.Tracer = trace.NoOpTracer()
 _provider: TracerProvider | None = None
@@ -61,7 +61,7 @@ class LoggingExporter(SpanExporter):
         failing = result is not SpanExportResult.SUCCESS
         if failing != self._failing:
             self._failing = failing
-            LOG.warning("%s does not accept trace spans; they are dropped" if failing else
+            LOG.warning("%s does not accept trace spans; spans are dropped until it does" if failing else
                         "%s accepts trace spans again", self._where)
         return result
 
@@ -82,7 +82,7 @@ def start(service: str, exporter: SpanExporter | None = None) -> None:
         _provider = TracerProvider(resource=resource, sampler=RequestSampler(CONF.tracing.sample_ratio))
         if exporter is None:
             url = f"{CONF.tracing.endpoint.rstrip('/')}/v1/traces"
-            logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # the exporter logs each failure
+            logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # it logs every failure
             exporter = LoggingExporter(OTLPSpanExporter(url, timeout=_TIMEOUT), url)
         _provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
         # oslo.messaging uses the global provider.

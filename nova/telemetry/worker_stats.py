@@ -1,6 +1,6 @@
 """Statistics of the worker processes of a service, sent with its heartbeat. Each worker writes its statistics to its
-section of a memory that all workers share (made before they fork). The first worker sends all of them in its heartbeat,
-without additional messages or statements."""
+section of shared memory, which is created before the workers fork. The first worker sends the statistics of all workers
+in its heartbeat, without additional messages or statements."""
 
 import contextlib
 import mmap
@@ -29,7 +29,7 @@ class Meter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._handled = self._busy = self._waiting = 0
-        # Time of the last call of take(); 0: the start of the process.
+        # Time of the previous call of take(); 0: the start of the process.
         self._since = 0.0
         self._cpu = 0.0
 
@@ -57,7 +57,7 @@ class Meter:
             return not self._busy and self._waiting <= 0
 
     def take(self, worker: int, busy: int | None = None) -> WorkerStats:
-        """Return the statistics since the last call. ``busy`` overrides the number of busy threads."""
+        """Return the statistics since the previous call. ``busy`` overrides the number of busy threads."""
         now, cpu = time.monotonic(), time.process_time()
         with self._lock:
             seconds = max(now - (self._since or _started_at()), 0.001)
@@ -82,14 +82,14 @@ class WorkerStatistics:
             self._memory[stats.worker * _SECTION:(stats.worker + 1) * _SECTION] = text.ljust(_SECTION)
 
     def read(self) -> list[WorkerStats]:
-        """Return the statistics of all workers with a recent update, by number."""
+        """Return the statistics of all workers with a recent update, in the order of worker numbers."""
         recent = []
         for worker in range(self._workers):
             try:
                 stats = msgspec.json.decode(self._memory[worker * _SECTION:(worker + 1) * _SECTION].strip(b" \0"),
                                             type=WorkerStats)
             except msgspec.DecodeError:
-                continue  # never written, or being written now
+                continue  # the section was never written, or is being written
             if stats.at and (utcnow() - stats.at).total_seconds() < _MAX_MISSED * CONF.report_interval:
                 recent.append(stats)
         return recent
@@ -99,7 +99,7 @@ _statistics: WorkerStatistics | None = None
 
 
 def share(workers: int) -> None:
-    """Share statistics between the processes that fork later. Without this call each process reports only its own."""
+    """Share statistics between the processes that fork later. Without this call a process reports only itself."""
     global _statistics
     _statistics = WorkerStatistics(workers)
 

@@ -89,7 +89,8 @@ def test_unavailable_trace_collector_is_logged_once_and_so_is_its_recovery(caplo
     exporter = LoggingExporter(Collector(), "http://collector")
     assert [exporter.export([]) for _answer in list(answers)] == [ok, away, away, away, ok, ok]
     assert [record.getMessage() for record in caplog.records] == [
-        "http://collector does not accept trace spans; they are dropped", "http://collector accepts trace spans again"]
+        "http://collector does not accept trace spans; spans are dropped until it does",
+        "http://collector accepts trace spans again"]
 
 
 # --- off -----------------------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ def kubectl_install(options: argparse.Namespace) -> None:
             target.unlink(missing_ok=True)
             target.symlink_to(program)
     except OSError as error:
-        raise ReportedError(f"Cannot install {target}: {os_error_text(error)}. Run the command as root, or give a"
-                            " --directory of PATH that is writable.") from None
+        raise ReportedError(f"Cannot install {target}: {os_error_text(error)}. Run the command as root, or choose"
+                            " with --directory a writable directory on PATH.") from None
     print(f"{_PLUGIN} is installed: {target}")
 
 
@@ -75,7 +75,7 @@ async def uninstall_control_plane(options: argparse.Namespace) -> None:
     files.remove(str(folder / "nova-kubeconfig"))
     print(f"Nova Control Plane {options.name} uninstalled.")
     if not complete:
-        print(f"Namespace {namespace_of(options)} remains, with the volumes of etcd: novactl did not create it.")
+        print(f"Namespace {namespace_of(options)}, which novactl did not create, remains with the volumes of etcd.")
 
 
 async def install_agent(options: argparse.Namespace) -> None:
@@ -104,7 +104,7 @@ async def uninstall_agent(options: argparse.Namespace) -> None:
 
     async with connect(context_of(options, options.context)) as workload:
         await remove_agent(workload, Settings(namespace=namespace_of(options), cluster=_cluster(options.name)))
-    print(f"Agent of cluster {options.name} uninstalled. The Cluster and the copies of workloads remain.")
+    print(f"Agent of cluster {options.name} uninstalled. The Cluster object and the copies of workloads remain.")
 
 
 def install_certs(options: argparse.Namespace) -> None:
@@ -140,7 +140,7 @@ async def status(options: argparse.Namespace) -> int:
         async with connect(config) as nova:
             return _print_status([local_components(parts), await resources(nova)])
     if not options.hosting_cluster_context and context_of(options, "").context == config.context:
-        raise Invalid(f"The current context is {config.context}, the Nova API server. Give --hosting-cluster-context.")
+        raise Invalid(f"The current context is {config.context}, the Nova API server. Set --hosting-cluster-context.")
     async with connect(context_of(options, options.hosting_cluster_context)) as hosting, connect(config) as nova:
         return _print_status([await components(hosting, namespace_of(options)), await resources(nova)])
 
@@ -160,7 +160,7 @@ async def join_command(options: argparse.Namespace) -> None:
         raise Invalid(f"--server: {options.server[:200]!r} is not an https address.")
     async with connect(config) as nova:
         init = bootstrap_config(config, await create_token(nova, name, options.hours), options.server)
-    print(f"# Run this command with the kubeconfig of the workload cluster, within {options.hours} hours, once:")
+    print(f"# Run this command once, within {options.hours} hours, with the kubeconfig of the workload cluster:")
     namespace = f" --namespace={shlex.quote(options.namespace)}" if options.namespace else ""
     print(f"novactl install agent {shlex.quote(name)}{namespace} --init-kubeconfig={encode_init(init)}")
 

@@ -8,7 +8,7 @@ from nova.federator.kube.config import Kubeconfig, load
 
 NOVA = "nova"  # default context of the Nova API server
 _NAMESPACE = "elotl"
-_TIMEOUT = 10.0  # seconds of a request
+_TIMEOUT = 10.0  # seconds after which a request fails
 
 
 def context_of(options: argparse.Namespace, context: str) -> Kubeconfig:
@@ -22,10 +22,10 @@ def namespace_of(options: argparse.Namespace) -> str:
 
 
 def connect(config: Kubeconfig) -> Api:
-    """Return a client whose requests end after ten seconds."""
+    """Return a client whose requests fail after ten seconds without a response."""
     return Api(config, agent="novactl", timeout=_TIMEOUT)
 
 
 def nova_api(options: argparse.Namespace) -> Api:
-    """Return a client of the Nova API server: --context, or the context nova."""
+    """Return a client of the Nova API server, which --context selects (default: the context nova)."""
     return connect(context_of(options, options.context or NOVA))

@@ -11,8 +11,8 @@ from nova.cli.federation.arguments import parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit code: 1 after an error or a broken status. Raises SystemExit(2) for bad
-    usage."""
+    """Run a command and return the exit code: 1 after an error, or if ``status`` finds a broken component. Raises
+    SystemExit(2) for bad usage."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     program = "kubectl-nova" if pathlib.Path(sys.argv[0]).name.startswith("kubectl-nova") else "novactl"
     if arguments in (["--version"], ["version"]):

@@ -92,7 +92,7 @@ def _until_signal(loop: Coroutine[Any, Any, None]) -> None:
 
 
 def local_parts(options: argparse.Namespace, config: Kubeconfig) -> Mapping[str, bool] | None:
-    """Return which components run, if the context is that of the control plane that 'up' runs, else None."""
+    """Return {component: True if it runs}; None if the context does not select the control plane of 'novactl up'."""
     from nova.federator.client.local import stored
 
     directory = options.directory.expanduser()
@@ -107,7 +107,7 @@ async def down(options: argparse.Namespace) -> None:
     federation = stored(options.directory.expanduser())
     await (federation.remove() if options.delete else federation.stop())
     print("Nova is stopped, and everything is deleted." if options.delete else
-          "Nova is stopped; 'novactl up' continues.")
+          "Nova is stopped; 'novactl up' starts it again.")
 
 
 async def backup(options: argparse.Namespace) -> None:
@@ -120,7 +120,7 @@ async def backup(options: argparse.Namespace) -> None:
             await save(hosting, namespace_of(options), options.file, print)
     else:
         await stored(options.directory.expanduser()).backup(options.file)
-    print(f"The control plane is stored in {options.file}. It contains Secrets: keep it private.")
+    print(f"The backup of the control plane is in {options.file}. The file contains Secrets: keep it private.")
 
 
 async def restore(options: argparse.Namespace) -> None:

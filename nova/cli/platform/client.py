@@ -1,4 +1,4 @@
-"""A client of novad for commands: replies, progress, and gRPC errors as messages with an exit code."""
+"""A client of novad for commands: prints progress, and turns gRPC errors into messages with an exit code."""
 
 import argparse
 import contextlib
@@ -14,7 +14,7 @@ from nova.cli.errors import CommandError, LoginFailed, NotFound, UsageError
 from nova.novad.client import Client, Unreachable, was_lost
 
 _LOGIN = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-_MOST = (1 << 31) - 1  # the largest number of a message
+_MOST = (1 << 31) - 1  # the largest int32, the type of numbers in messages
 
 
 def number(text: str) -> int:
@@ -46,7 +46,7 @@ class Novad:
             yield from self.client.follow(method, request)
 
     def follow(self, method: Any, request: Any) -> None:
-        """Print the progress per component, with the seconds since the request was sent."""
+        """Send a request; print each event of its progress with the seconds since the request was sent."""
         started = time.monotonic()
         for event in self.stream(method, request):
             name = f"{event.component}: " if event.component else ""

@@ -12,7 +12,7 @@ from nova.novad.api import novad_pb2 as pb
 from nova.novad.mdns import Watch
 
 _RETURN = 300.0  # seconds within which the updated novad must answer again
-_PAUSE = 0.5
+_PAUSE = 0.5  # seconds between two requests
 
 
 def _seconds(text: str) -> float:
@@ -79,7 +79,7 @@ def update(novad: Novad, args: argparse.Namespace) -> None:
     """Update novad to its latest release; novad rolls back if the new release does not become healthy."""
     before = novad.ask(novad.client.updates.Show, pb.UpdatesRequest(ask=args.check))
     if args.check:
-        print(f"novad {before.version} runs, {before.latest or 'none'} is the latest release")
+        print(f"novad {before.version} runs. Latest release: {before.latest or 'none'}")
         return
     restarts = False
     for event in novad.stream(novad.client.updates.Update, pb.Empty()):
@@ -102,7 +102,7 @@ def _status_after_update(novad: Novad, before: str) -> Any:
             status = novad.ask(novad.client.updates.Show, pb.UpdatesRequest())
         except CommandError:
             status = None
-        # The old release, and a failed one, still answer for a moment after the switch: wait for the final one.
+        # After the switch, the old release or a failed new one still answers for a moment: wait for the final release.
         if status is not None and not status.trial and status.version != status.failed:
             return status
         time.sleep(_PAUSE)

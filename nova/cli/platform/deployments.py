@@ -9,7 +9,8 @@ from nova.cli.errors import CommandError, UsageError
 from nova.cli.platform.client import Novad, number, size, when
 from nova.novad.api import novad_pb2 as pb
 
-_COMPONENTS = arg("components", nargs="*", metavar="COMPONENT[=VERSION]", help="components (default: all; newest)")
+_COMPONENTS = arg("components", nargs="*", metavar="COMPONENT[=VERSION]",
+                  help="components and versions (default: all components, in their newest version)")
 _NAMES = arg("names", nargs="*", metavar="COMPONENT", help="names of components (default: all)")
 
 
@@ -25,7 +26,7 @@ def _wanted(words: list[str]) -> list[pb.ComponentVersion]:
 
 @doing(_COMPONENTS)
 def deploy(novad: Novad, args: argparse.Namespace) -> None:
-    """Deploy components; if one fails, the deployment is rolled back."""
+    """Deploy components; if a component fails, the deployment is rolled back."""
     novad.follow(novad.client.platform.Deploy, pb.DeployRequest(components=_wanted(args.components)))
 
 
@@ -36,7 +37,7 @@ def plan(novad: Novad, args: argparse.Namespace) -> Any:
     return ("Component", "Action", "Now", "Image", "Digest", "Backup", "Node"), [
         (change.component, "refuse: name the digest" if change.refused else change.action, change.before or "-",
          change.reference,
-         # The digest that runs, and the digest that would run if it differs.
+         # The running digest and, if it differs, the digest that the deployment would run.
          " -> ".join(dict.fromkeys(filter(None, (change.digest, change.fetched)))) or "-",
          size(change.backup), change.node) for change in answer.changes]
 
@@ -56,8 +57,8 @@ def history(novad: Novad, args: argparse.Namespace) -> Any:
 
 
 @doing(_NAMES, arg("--to", type=number, default=0, metavar="ID",
-                   help="restore the state after this deployment (nova history); default: the state before the last "
-                        "deployment that changed the components"))
+                   help="restore the state after the deployment with this id (see nova history); default: the state "
+                        "before the newest deployment that changed the components"))
 def rollback(novad: Novad, args: argparse.Namespace) -> None:
     """Roll back components to an earlier deployment: images and data."""
     novad.follow(novad.client.platform.Rollback, pb.RollbackRequest(components=args.names, to=args.to))
@@ -80,7 +81,7 @@ def remove(novad: Novad, args: argparse.Namespace) -> None:
         print(f"Remove all components{''.join(f' and {extra}' for extra in extras)}? [y/N] ", end="", file=sys.stderr,
               flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise CommandError("Nothing was removed.")
+            raise CommandError("Not confirmed. Nothing was removed.")
     novad.follow(novad.client.platform.Remove, pb.RemoveRequest(volumes=args.remove_volumes,
                                                                 secrets=args.remove_secrets))
 

@@ -52,7 +52,7 @@ def service_info(novad: Novad, args: argparse.Namespace) -> None:
 
 
 @doing(_NAME, arg("-f", "--follow", action=argparse.BooleanOptionalAction, default=True,
-                  help="follow the log until the component ends, or print what is there and end"),
+                  help="follow the log until the component ends (default), or only print the existing lines"),
        arg("--tail", type=number, default=100, metavar="LINES",
            help="number of earlier lines to print, at most 10000 (default: 100)"))
 def service_logs(novad: Novad, args: argparse.Namespace) -> None:

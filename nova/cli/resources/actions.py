@@ -29,8 +29,8 @@ def _actions(nova: Nova, server_id: str, **query: Any) -> Any:
 
 @listing(SERVER, arg("--marker", metavar="REQUEST", since=58, help="last action of the previous page"),
          arg("--limit", metavar="N", type=int, since=58, help="maximum number of actions"),
-         arg("--changes-since", metavar="TIME", since=58, help="only those changed at or after this time (ISO 8601)"),
-         arg("--changes-before", metavar="TIME", since=66, help="only those changed at or before this time (ISO 8601)"))
+         arg("--changes-since", metavar="TIME", since=58, help="only actions changed at or after TIME (ISO 8601)"),
+         arg("--changes-before", metavar="TIME", since=66, help="only actions changed at or before TIME (ISO 8601)"))
 def instance_action_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List the actions of a server."""
     query = {"limit": args.limit, "marker": args.marker, "changes-since": args.changes_since,
@@ -43,7 +43,7 @@ def instance_action_list(nova: Nova, args: argparse.Namespace) -> Any:
     return table(columns, actions)
 
 
-@showing(SERVER, arg("request_id", metavar="REQUEST", help="request id of the action (nova instance-action-list)"))
+@showing(SERVER, arg("request_id", metavar="REQUEST", help="request id of the action (see nova instance-action-list)"))
 def instance_action(nova: Nova, args: argparse.Namespace) -> Any:
     """Show an action of a server with its steps."""
     return dict(sorted(_action(nova, _server_id(nova, args.server), args.request_id).items()))
@@ -63,7 +63,7 @@ def _events(action: Action) -> list[Mapping[str, Any]]:
 def watch(nova: Nova, args: argparse.Namespace) -> int:
     """Show the steps of the running action of a server as they happen.
 
-    Exits when the action completes: with 0, or with 1 if it failed. If no action is running, the last one is shown.
+    Exits when the action completes: with 0, or with 1 if it failed. If no action runs, the newest action is shown.
     """
     watched = _Watched(nova, _server_id(nova, args.server))
     for server in progress.polls(watched.poll):
@@ -78,7 +78,7 @@ def watch(nova: Nova, args: argparse.Namespace) -> int:
     raise AssertionError
 
 
-# Number of polls, about two seconds, within which a new action must report its first step.
+# Number of polls (about two seconds) after which an action without steps counts as complete.
 _MAX_QUIET_POLLS = 5
 
 
@@ -96,7 +96,7 @@ class _Watched:
 
     def poll(self) -> Any:
         """Print new steps of the current action; return the server, or None if it is deleted. A newer action becomes
-        current when the previous one has ended."""
+        current when the current one has ended."""
         server = find.existing_server(self._nova, self._server_id)
         actions = _actions(self._nova, self._server_id, limit=1 if self._nova.version >= 58 else None)
         if not actions:
@@ -159,7 +159,7 @@ def _seconds(event: Mapping[str, Any]) -> float:
 
 @doing(SERVER)
 def explain(nova: Nova, args: argparse.Namespace) -> int:
-    """Explain why the last action of a server failed, for example why no host was found.
+    """Explain the newest failure of a server, for example why no host was found.
 
     Administrators also see which filters rejected which hosts. Exits with 0 if nothing failed, else with 1.
     """
@@ -186,7 +186,7 @@ def explain(nova: Nova, args: argparse.Namespace) -> int:
                         print(_indented(detail))
     if "valid host" in str((fault or failed or {}).get("message")).lower():
         print("What to do: request a smaller flavor (nova flavor-list), another zone (nova availability-zone-list) "
-              "or another group.\nAdministrators: nova hypervisor-list, service-list; nova-manage schedule explain.")
+              "or server group.\nAdministrators: nova hypervisor-list, service-list; nova-manage schedule explain.")
     else:
         print("What to do: nova instance-action-list shows all actions.")
     return 1

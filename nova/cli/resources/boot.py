@@ -14,7 +14,7 @@ from nova.cli.declare import SERVER, arg, doing, either, flag, pairs, showing, t
 from nova.cli.errors import CommandError, UsageError
 from nova.cli.resources.servers import MINIMAL, details
 
-# Keys of --block-device: names of the API.
+# Keys of --block-device, with the names of the fields in the API.
 _DEVICE = {"id": "uuid", "source": "source_type", "dest": "destination_type", "bus": "disk_bus", "type": "device_type",
            "device": "device_name", "size": "volume_size", "format": "guest_format", "bootindex": "boot_index",
            "shutdown": "delete_on_termination", "tag": "tag", "volume_type": "volume_type"}
@@ -25,8 +25,8 @@ _NETWORKS_NEEDED = 37
 
 @showing(
     arg("name", metavar="NAME", help="name of the new server"),
-    arg("--flavor", metavar="FLAVOR", required=True, help="name or id (nova flavor-list)"),
-    arg("--image", metavar="IMAGE", help="name or id (nova image-list)"),
+    arg("--flavor", metavar="FLAVOR", required=True, help="name or id of the flavor (see nova flavor-list)"),
+    arg("--image", metavar="IMAGE", help="name or id of the image (see nova image-list)"),
     pairs("--image-with", help="boot from an image with this property"),
     arg("--boot-volume", metavar="VOLUME", help="boot from this volume"),
     arg("--snapshot", metavar="SNAPSHOT", help="boot from a new volume created from this snapshot"),
@@ -34,11 +34,11 @@ _NETWORKS_NEEDED = 37
     arg("--max-count", metavar="N", type=int, help="maximum number of servers"),
     pairs("--meta", help="metadata of the server; may be repeated"),
     arg("--key-name", metavar="NAME", help="key pair for logins to the guest"),
-    arg("--user-data", metavar="FILE", help="user data for the guest"),
+    arg("--user-data", metavar="FILE", help="file with user data for the guest"),
     arg("--availability-zone", metavar="ZONE", help="availability zone of the server"),
     arg("--security-groups", metavar="NAME,NAME", help="security groups of the interfaces"),
     arg("--block-device-mapping", metavar="DEVICE=ID:TYPE:SIZE:DELETE", action="append", default=[],
-        help="attach a volume, or one created from a snapshot (TYPE snap); SIZE in GiB"),
+        help="attach a volume, or a new volume from a snapshot (TYPE snap); SIZE in GiB"),
     arg("--block-device", metavar="KEY=VALUE,…", action="append", default=[],
         help=f"add a disk; keys: {', '.join(_DEVICE)}"),
     arg("--swap", metavar="MIB", type=int, help="size of a local swap disk"),
@@ -102,7 +102,7 @@ def _file_of(path: str) -> str:
 
 
 def _certificates(given: Sequence[str] | None) -> list[str] | None:
-    """Return the ids of the options, else those in OS_TRUSTED_IMAGE_CERTIFICATE_IDS, else None."""
+    """Return the certificate ids of the options, or else of OS_TRUSTED_IMAGE_CERTIFICATE_IDS, or None."""
     from_environment = os.environ.get("OS_TRUSTED_IMAGE_CERTIFICATE_IDS", "")
     return list(given or []) or [certificate for certificate in from_environment.split(",") if certificate] or None
 
@@ -233,11 +233,11 @@ _POLL = flag("--poll", help="report the progress until the operation completes")
     arg("--description", metavar="TEXT", since=19), pairs("--meta", help="metadata of the server; may be repeated"),
     either(arg("--key-name", metavar="NAME", since=54, help="key pair for logins to the guest"),
            flag("--key-unset", since=54, help="remove the key pair of the server")),
-    either(arg("--user-data", metavar="FILE", since=57, help="user data for the guest"),
+    either(arg("--user-data", metavar="FILE", since=57, help="file with user data for the guest"),
            flag("--user-data-unset", since=57, help="remove the user data of the server")),
     either(arg("--trusted-image-certificate-id", metavar="ID", action="append", since=63,
                help="id of a certificate trusted for the image signature"),
-           flag("--trusted-image-certificates-unset", since=63, help="trust no image certificates")),
+           flag("--trusted-image-certificates-unset", since=63, help="remove the server's trusted image certificates")),
     arg("--hostname", metavar="NAME", since=90, help="host name that the metadata service reports to the guest"))
 def rebuild(nova: Nova, args: argparse.Namespace) -> Any:
     """Rebuild a server: recreate its disks from an image."""
@@ -260,7 +260,7 @@ def rebuild(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @showing(SERVER, arg("--password", metavar="PASSWORD", help="password of the administrator of the rescue system"),
-         arg("--image", metavar="IMAGE", help="the rescue system (default: the server's image)"))
+         arg("--image", metavar="IMAGE", help="image of the rescue system (default: the server's image)"))
 def rescue(nova: Nova, args: argparse.Namespace) -> Any:
     """Rescue a server: start it from a rescue image with its own disk attached."""
     wanted = without_none({"adminPass": args.password,
@@ -288,11 +288,11 @@ def set_password(nova: Nova, args: argparse.Namespace) -> None:
 
 
 @doing(SERVER, arg("private_key", metavar="PRIVATE-KEY", nargs="?",
-                   help="file with the private key; without it the encrypted password is printed"))
+                   help="file with the private key (default: print the encrypted password)"))
 def get_password(nova: Nova, args: argparse.Namespace) -> None:
     """Show the administrator password that the guest has reported."""
     password = nova.get(f"{find.server_path(nova, args.server)}/os-server-password")["password"]
-    if password and args.private_key:  # The guest encrypted it with the public key.
+    if password and args.private_key:  # The guest encrypted the password with the public key.
         command = ["openssl", "pkeyutl", "-decrypt", "-inkey", args.private_key]
         try:
             result = subprocess.run(command, input=base64.b64decode(password), capture_output=True, check=True)

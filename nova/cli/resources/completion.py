@@ -54,7 +54,7 @@ def completion(_nova: Nova, args: argparse.Namespace) -> None:
 def script(name: str) -> str:
     """Return the script for bash, zsh or fish."""
     declared = _declared()
-    words: dict[str, list[str]] = {}  # first word: second words of its commands
+    words: dict[str, list[str]] = {}  # first word of commands: their second words
     for command in declared:
         first, _space, second = command.partition(" ")
         words.setdefault(first, []).extend([second] if second else [])

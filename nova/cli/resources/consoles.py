@@ -11,7 +11,7 @@ from nova.cli.client import Nova
 from nova.cli.declare import SERVER, arg, doing, flag, listing
 from nova.cli.errors import CommandError, UsageError
 
-# The first minor microversion with remote-consoles; earlier ones have an action per console type.
+# The first minor microversion with remote-consoles; earlier versions have an action per console type.
 _REMOTE = 6
 
 
@@ -49,9 +49,10 @@ get_rdp_console = _console("rdp", "os-getRDPConsole", ("rdp-html5",))
 
 
 @doing(arg("server", metavar="[USER@]SERVER", help="name or id of a server"),
-       arg("--port", metavar="PORT", type=int, default=22), arg("--login", metavar="USER", help="login name (root)"),
+       arg("--port", metavar="PORT", type=int, default=22),
+       arg("--login", metavar="USER", help="login name (default: root)"),
        arg("--address-type", choices=("floating", "fixed"), default="floating",
-           help="type of the address to connect to; floating uses a fixed one if there is none"),
+           help="type of the address to connect to; floating falls back to a fixed address"),
        arg("--network", metavar="NETWORK", help="use an address in this network"),
        flag("--ipv6", help="use an IPv6 address"), arg("-i", "--identity", metavar="FILE", help="private key file"),
        arg("--extra-opts", metavar="OPTIONS", default="", help="further options for ssh, as a single argument"))
@@ -88,5 +89,5 @@ def _address(server: Mapping[str, Any], args: argparse.Namespace) -> str:
             if address.get("OS-EXT-IPS:type", "fixed") == kind:
                 return str(address["addr"])
     existing = ", ".join(address["addr"] for addresses in networks.values() for address in addresses)
-    raise CommandError(f"Server {server['name']} has no such address: it has {existing or 'none'}. "
+    raise CommandError(f"Server {server['name']} has no such address. Its addresses: {existing or 'none'}. "
                        "nova interface-list shows its interfaces.")

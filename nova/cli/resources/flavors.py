@@ -13,7 +13,7 @@ from nova.cli.resources.servers import change_items
 FLAVOR = arg("flavor", metavar="FLAVOR", help="name or id of a flavor")
 _COLUMNS = {"ID": "id", "Name": "name", "Memory_MiB": "ram", "Disk": "disk", "Ephemeral": "OS-FLV-EXT-DATA:ephemeral",
             "Swap": "swap", "VCPUs": "vcpus", "RXTX_Factor": "rxtx_factor", "Is_Public": "os-flavor-access:is_public"}
-# The last minor microversion with rxtx_factor.
+# The newest minor microversion that has rxtx_factor.
 _LAST_RXTX = 101
 
 
@@ -43,7 +43,7 @@ def flavor_list(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 def _with_specs(nova: Nova, flavor: Mapping[str, Any]) -> Mapping[str, Any]:
-    if "extra_specs" in flavor:  # since 2.61
+    if "extra_specs" in flavor:  # since 2.61 flavors contain their extra specs
         return flavor
     return {**flavor, "extra_specs": nova.get(f"/flavors/{flavor['id']}/os-extra_specs")["extra_specs"]}
 
@@ -61,7 +61,7 @@ def flavor_show(nova: Nova, args: argparse.Namespace) -> Any:
          arg("vcpus", metavar="VCPUS", type=int), arg("--ephemeral", type=int, metavar="GIB", default=0),
          arg("--swap", type=int, metavar="MIB", default=0),
          arg("--rxtx-factor", type=float, metavar="FACTOR", help="RX/TX factor; up to API version 2.101"),
-         arg("--is-public", type=truth, metavar="BOOLEAN", default=True, help="visible for all projects (true)"),
+         arg("--is-public", type=truth, metavar="BOOLEAN", default=True, help="visible to all projects (default: yes)"),
          arg("--description", metavar="TEXT", since=55))
 def flavor_create(nova: Nova, args: argparse.Namespace) -> Any:
     """Create a flavor (administrators)."""
@@ -71,7 +71,7 @@ def flavor_create(nova: Nova, args: argparse.Namespace) -> Any:
     if args.rxtx_factor is not None:
         if nova.version > _LAST_RXTX:
             raise UsageError(f"--rxtx-factor was removed in 2.{_LAST_RXTX + 1} of the API "
-                             "(--os-compute-api-version 2.101)")
+                             "(use --os-compute-api-version 2.101)")
         flavor["rxtx_factor"] = args.rxtx_factor
     if args.description is not None:
         flavor["description"] = args.description

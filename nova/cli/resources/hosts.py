@@ -49,7 +49,7 @@ def service_enable(nova: Nova, args: argparse.Namespace) -> Any:
     return _row(_change(nova, args.service, {"status": "enabled"}, "enable"), {"Status": "status"})
 
 
-@listing(_SERVICE, arg("--reason", metavar="TEXT", help="reason, shown by service-list"))
+@listing(_SERVICE, arg("--reason", metavar="TEXT", help="reason, shown by nova service-list"))
 def service_disable(nova: Nova, args: argparse.Namespace) -> Any:
     """Disable a service: the scheduler no longer selects its host (administrators)."""
     reason = {"disabled_reason": args.reason} if args.reason else {}
@@ -92,7 +92,7 @@ def hypervisor_show(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "") -> Any:
-    """Yield (name, value) of all entries; those of nested documents as outer_inner."""
+    """Yield (name, value) of all entries; an entry of a nested document is named outer_inner."""
     for name, value in document.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}_")
@@ -104,12 +104,12 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> Any:
 def hypervisor_uptime(nova: Nova, args: argparse.Namespace) -> Any:
     """Show the uptime of the host of a hypervisor (administrators)."""
     path = f"/os-hypervisors/{find.hypervisor(nova, args.hypervisor)['id']}"
-    # Part of the hypervisor document since 2.88.
+    # Since 2.88 the hypervisor document contains the uptime.
     hypervisor = nova.get(path if nova.version >= 88 else f"{path}/uptime")["hypervisor"]
     return {name: hypervisor.get(name) for name in ("hypervisor_hostname", "id", "state", "status", "uptime")}
 
 
-@listing(arg("hostname", metavar="HOST", help="list hypervisors whose host names contain this"))
+@listing(arg("hostname", metavar="HOST", help="list servers on hypervisors whose host names contain this text"))
 def hypervisor_servers(nova: Nova, args: argparse.Namespace) -> Any:
     """List the servers on hypervisors (administrators)."""
     if nova.version < _UUIDS:
@@ -118,7 +118,7 @@ def hypervisor_servers(nova: Nova, args: argparse.Namespace) -> Any:
         hypervisors = nova.get("/os-hypervisors", hypervisor_hostname_pattern=args.hostname,
                                with_servers="true")["hypervisors"]
     if not hypervisors:
-        raise NotFound(f"No hypervisor's host name contains {args.hostname}; nova hypervisor-list lists them.")
+        raise NotFound(f"No hypervisor's host name contains {args.hostname}; nova hypervisor-list lists the names.")
     return ("ID", "Name", "Hypervisor ID", "Hypervisor Hostname"), [
         (server["uuid"], server["name"], hypervisor["id"], hypervisor["hypervisor_hostname"])
         for hypervisor in hypervisors for server in hypervisor.get("servers") or ()]
@@ -227,7 +227,7 @@ def _act(nova: Nova, args: argparse.Namespace, action: str, value: Mapping[str, 
     return _detail(nova, nova.post(path, {action: value})["aggregate"])
 
 
-@listing(_AGGREGATE, arg("metadata", metavar="KEY=VALUE", nargs="+", help="metadata to set; KEY alone: to delete"))
+@listing(_AGGREGATE, arg("metadata", metavar="KEY=VALUE", nargs="+", help="metadata to set, or KEY to delete it"))
 def aggregate_set_metadata(nova: Nova, args: argparse.Namespace) -> Any:
     """Set or delete metadata of an aggregate (administrators)."""
     pairs = [word.partition("=") for word in args.metadata]

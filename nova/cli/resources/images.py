@@ -14,7 +14,7 @@ def image_list(nova: Nova, _args: argparse.Namespace) -> Any:
     images = sorted(find.images(nova), key=lambda image: str(image.get("name")))
     return ("ID", "Name", "Status", "Server"), [
         (image["id"], image.get("name"), str(image["status"]).upper(),
-         image.get("server", {}).get("id") or image.get("instance_uuid") or "")  # instance_uuid in Glance
+         image.get("server", {}).get("id") or image.get("instance_uuid") or "")  # property in Glance
         for image in images]
 
 

@@ -10,7 +10,7 @@ from nova.cli.errors import CommandError, UsageError
 from nova.cli.find import quoted
 
 _USER = arg("--user", metavar="USER", since=10, help="id of the user (administrators)")
-# The first minor microversion that does not generate keys.
+# The first minor microversion in which Nova does not generate keys.
 _NO_KEYS = 92
 
 
@@ -56,8 +56,8 @@ def keypair_show(nova: Nova, args: argparse.Namespace) -> Any:
 
 @doing(arg("name", metavar="NAME"),
        arg("--pub-key", metavar="FILE",
-           help="file with the public key; -: standard input. Optional before 2.92: Nova generates a pair, and the "
-                "private key is printed"),
+           help="file with the public key; -: standard input. Optional before 2.92: without it Nova generates a key "
+                "pair, and the private key is printed"),
        arg("--key-type", choices=("ssh", "x509"), since=2), _USER)
 def keypair_add(nova: Nova, args: argparse.Namespace) -> None:
     """Import a public key for logins to servers."""

@@ -19,7 +19,7 @@ _AUTO = 25
 @doing(SERVER, arg("--host", metavar="HOST", since=56, help="destination host (default: the scheduler chooses)"),
        flag("--poll", help="report the progress until the migration completes"))
 def migrate(nova: Nova, args: argparse.Namespace) -> None:
-    """Migrate a server to another host; then confirm (nova resize-confirm) or revert (nova resize-revert) it."""
+    """Migrate a server to another host. Confirm (nova resize-confirm) or revert (nova resize-revert) the migration."""
     server = find.server(nova, args.server)
     nova.action(server, "migrate", {"host": args.host} if args.host else None)
     if args.poll:
@@ -84,8 +84,8 @@ _BYTES = {f"{what} {kind} Bytes": f"{kind.lower()}_{what.lower()}_bytes" for kin
 
 @listing(*_FILTERS, arg("--marker", metavar="UUID", since=59, help="last migration of the previous page"),
          arg("--limit", metavar="N", type=int, since=59, help="maximum number of migrations"),
-         arg("--changes-since", metavar="TIME", since=59, help="only those changed at or after this time (ISO 8601)"),
-         arg("--changes-before", metavar="TIME", since=66, help="only those changed at or before this time (ISO 8601)"))
+         arg("--changes-since", metavar="TIME", since=59, help="only migrations changed at or after TIME (ISO 8601)"),
+         arg("--changes-before", metavar="TIME", since=66, help="only migrations changed at or before TIME (ISO 8601)"))
 def migration_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List migrations (administrators)."""
     query = {name: getattr(args, name) for name in (
@@ -101,7 +101,7 @@ def migration_list(nova: Nova, args: argparse.Namespace) -> Any:
 
 @listing(SERVER, since=23)
 def server_migration_list(nova: Nova, args: argparse.Namespace) -> Any:
-    """List the live migrations of a server in progress."""
+    """List the live migrations in progress of a server."""
     columns = {"Id": "id", **({"UUID": "uuid"} if nova.version >= 59 else {}), **_FROM_TO, "Server UUID": "server_uuid",
                **_WHEN, **(_WHOSE if nova.version >= 80 else {}), **_BYTES}
     return table(columns, nova.get(f"{find.server_path(nova, args.server)}/migrations")["migrations"])
@@ -109,7 +109,7 @@ def server_migration_list(nova: Nova, args: argparse.Namespace) -> Any:
 
 @showing(SERVER, _MIGRATION, since=23)
 def server_migration_show(nova: Nova, args: argparse.Namespace) -> Any:
-    """Show a live migration of a server in progress."""
+    """Show a live migration in progress of a server."""
     migration = nova.get(f"{find.server_path(nova, args.server)}/migrations/{args.migration}")["migration"]
     return dict(sorted(migration.items()))
 

@@ -32,7 +32,7 @@ def network_show(nova: Nova, args: argparse.Namespace) -> Any:
 
 @showing(arg("name", metavar="NAME"), arg("--fixed-range-v4", "--cidr", dest="cidr", metavar="CIDR",
                                           help="IPv4 network of a new subnet (default: none)"),
-         arg("--gateway", metavar="ADDRESS", help="default: the first address"),
+         arg("--gateway", metavar="ADDRESS", help="address of the gateway (default: the first address)"),
          arg("--dns1", metavar="ADDRESS"), arg("--dns2", metavar="ADDRESS"),
          flag("--share", help="share the network with all projects (administrators)"))
 def network_create(nova: Nova, args: argparse.Namespace) -> Any:
@@ -179,7 +179,7 @@ def floating_ip_bulk_list(nova: Nova, args: argparse.Namespace) -> Any:
     return table(dict(zip(columns, columns, strict=True)), addresses)
 
 
-@doing(_RANGE, arg("--pool", metavar="POOL", help="pool of the address (default: that of nova-api)"),
+@doing(_RANGE, arg("--pool", metavar="POOL", help="pool of the addresses (default: the pool set in nova-api)"),
        arg("--interface", metavar="INTERFACE"))
 def floating_ip_bulk_create(nova: Nova, args: argparse.Namespace) -> None:
     """Add the addresses of a range to a pool (administrators, [api]legacy)."""
@@ -337,13 +337,13 @@ def _remove(nova: Nova, args: argparse.Namespace, group: find.Thing, cidr: str |
 
 @listing(_GROUP, *_RULE, _CIDR)
 def secgroup_add_rule(nova: Nova, args: argparse.Namespace) -> Any:
-    """Add a rule that allows packets from addresses to the servers of a security group."""
+    """Add a rule that allows packets from a network to the servers of a security group."""
     return _add(nova, args, _group(nova, args.secgroup), cidr=args.cidr)
 
 
 @listing(_GROUP, *_RULE, _CIDR)
 def secgroup_delete_rule(nova: Nova, args: argparse.Namespace) -> Any:
-    """Delete a rule for packets from addresses."""
+    """Delete a rule that allows packets from a network."""
     return _remove(nova, args, _group(nova, args.secgroup), args.cidr, None)
 
 
@@ -355,5 +355,5 @@ def secgroup_add_group_rule(nova: Nova, args: argparse.Namespace) -> Any:
 
 @listing(_GROUP, _SOURCE, *_RULE)
 def secgroup_delete_group_rule(nova: Nova, args: argparse.Namespace) -> Any:
-    """Delete a rule for packets from the servers of another security group."""
+    """Delete a rule that allows packets from the servers of another security group."""
     return _remove(nova, args, _group(nova, args.secgroup), None, _group(nova, args.source_group)["name"])

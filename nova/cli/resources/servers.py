@@ -12,7 +12,7 @@ from nova.cli.errors import CommandError, UsageError
 _POWER = {0: "NOSTATE", 1: "Running", 3: "Paused", 4: "Shutdown", 6: "Crashed", 7: "Suspended"}
 _NO_IMAGE = "Attempt to boot from volume - no image supplied"
 
-# Options that are filters of the API; names differ in "-" and "_" only.
+# Options that are filters of the API, whose names have "_" instead of "-", except those in _HYPHENED.
 _FILTERS = (
     arg("--reservation-id", metavar="ID", help="servers of this reservation"),
     arg("--ip", metavar="REGEX", help="servers with matching IPv4 addresses"),
@@ -30,8 +30,8 @@ _FILTERS = (
     arg("--changes-before", metavar="TIME", since=66, help="servers changed at or before this time (ISO 8601)"),
     arg("--tags", metavar="TAG,TAG", since=26, help="servers with all of these tags"),
     arg("--tags-any", metavar="TAG,TAG", since=26, help="servers with at least one of these tags"),
-    arg("--not-tags", metavar="TAG,TAG", since=26, help="servers without at least one of these tags"),
-    arg("--not-tags-any", metavar="TAG,TAG", since=26, help="servers without any of these tags"),
+    arg("--not-tags", metavar="TAG,TAG", since=26, help="servers that lack at least one of these tags"),
+    arg("--not-tags-any", metavar="TAG,TAG", since=26, help="servers with none of these tags"),
     arg("--locked", metavar="TRUE|FALSE", type=truth, since=73, help="only locked (or only unlocked) servers"),
 )
 _HYPHENED = ("changes-since", "changes-before", "tags-any", "not-tags", "not-tags-any")
@@ -46,7 +46,8 @@ _HYPHENED = ("changes-since", "changes-before", "tags-any", "not-tags", "not-tag
     arg("--tenant", metavar="PROJECT", help="servers of this project (administrators)"),
     arg("--user", metavar="USER", help="servers of this user, by id"),
     flag("--deleted", help="only deleted servers (administrators)"),
-    either(arg("--config-drive", dest="config_drive", action="store_true", default=None, help="with a config drive"),
+    either(arg("--config-drive", dest="config_drive", action="store_true", default=None,
+               help="servers with a config drive"),
            arg("--no-config-drive", dest="config_drive", action="store_false", help="servers without a config drive")),
     arg("--fields", metavar="NAME,NAME", help="properties to show, as named by nova show"),
     flag("--minimal", help="show only ID and name"),
@@ -109,7 +110,7 @@ def _field(server: Mapping[str, Any], field: str) -> Any:
         return networks_of(server)
     values = server if field in server else properties(server, None)
     if field not in values:
-        raise UsageError(f"Servers have no property {field}: there are {', '.join(sorted(properties(server, None)))}")
+        raise UsageError(f"Servers have no property {field}; they have {', '.join(sorted(properties(server, None)))}")
     return values[field]
 
 
@@ -190,7 +191,7 @@ def update(nova: Nova, args: argparse.Namespace) -> None:
 def for_servers(nova: Nova, names: Iterable[str], all_tenants: bool, request: Callable[[Mapping[str, Any]], Any],
                 done: str) -> int:
     """Call ``request`` for each server, even after failures; print ``done`` for each accepted request. Raises
-    CommandError with all failures and the exit code of the first one."""
+    CommandError with all failures and the exit code of the first failure."""
     failures = []
     for name in names:
         try:

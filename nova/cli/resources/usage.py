@@ -15,13 +15,13 @@ _RANGE = (arg("--start", metavar="DATE", help="first day, such as 2026-01-20 (de
           arg("--end", metavar="DATE", help="last day, such as 2026-02-20 (default: tomorrow)"))
 _COLUMNS = ("Servers", "RAM MiB-Hours", "CPU Hours", "Disk GiB-Hours")
 _SUMS = ("total_memory_mb_usage", "total_vcpus_usage", "total_local_gb_usage")
-# Quotas in the order of the output; which ones the API returns depends on the microversion.
+# Quotas in the order of the output; the microversion determines which of them the API returns.
 _QUOTAS = ("instances", "cores", "ram", "floating_ips", "fixed_ips", "metadata_items", "injected_files",
            "injected_file_content_bytes", "injected_file_path_bytes", "key_pairs", "security_groups",
            "security_group_rules", "server_groups", "server_group_members")
 _TENANT = arg("--tenant", metavar="PROJECT", help="name or id of the project (default: your own)")
-_USER = arg("--user", metavar="USER", help="use the quotas of this user of the project (an id)")
-_CLASS = arg("class_name", metavar="CLASS", help="class name; default: the defaults of all projects")
+_USER = arg("--user", metavar="USER", help="id of a user: the quotas of this user in the project")
+_CLASS = arg("class_name", metavar="CLASS", help='name of the class; "default" has the default quotas of all projects')
 _LIMITS: tuple[Argument, ...] = tuple(
     arg(f"--{name.replace('_', '-')}", metavar="N", type=int, help="new limit; -1: unlimited") for name in _QUOTAS)
 
@@ -42,7 +42,7 @@ def _date(text: str | None, default: datetime.date) -> datetime.date:
 
 
 def _row(usages: list[Mapping[str, Any]]) -> tuple[Any, ...]:
-    """Return the row of a project: the sums over its pages."""
+    """Return the table row of a project: the sums over the pages of its usage."""
     return (sum(len(usage.get("server_usages", ())) for usage in usages),
             *(round(sum(usage.get(name, 0.0) for usage in usages), 2) for name in _SUMS))
 
@@ -82,7 +82,7 @@ def usage_list(nova: Nova, args: argparse.Namespace) -> Any:
     return ("Tenant ID", *_COLUMNS), [(project, *_row(projects[project])) for project in sorted(projects)]
 
 
-@showing(arg("--before", metavar="TIME", help="the last audit before this time (UTC), such as 2026-08-27 09:49:58"))
+@showing(arg("--before", metavar="TIME", help="newest audit before this time (UTC), such as 2026-08-27 09:49:58"))
 def instance_usage_audit_log(nova: Nova, args: argparse.Namespace) -> Any:
     """Show which hosts have completed their usage audit (administrators)."""
     path = "/os-instance_usage_audit_log" + (f"/{find.quoted(args.before)}" if args.before else "")

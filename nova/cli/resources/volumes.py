@@ -34,7 +34,7 @@ def volume_attachments(nova: Nova, args: argparse.Namespace) -> Any:
     return table(columns, nova.get(_attachments(nova, args))["volumeAttachments"])
 
 
-@showing(SERVER, _VOLUME, arg("device", metavar="DEVICE", nargs="?", help="device name; auto: the next one"),
+@showing(SERVER, _VOLUME, arg("device", metavar="DEVICE", nargs="?", help="device name (default or auto: a free name)"),
          arg("--tag", metavar="TAG", since=49),
          flag("--delete-on-termination", since=79, help="delete the volume with the server"))
 def volume_attach(nova: Nova, args: argparse.Namespace) -> Any:
@@ -55,7 +55,7 @@ def volume_detach(nova: Nova, args: argparse.Namespace) -> None:
 
 
 @doing(SERVER, arg("src_volume", metavar="VOLUME", help="name or id of the attached volume"),
-       arg("dest_volume", metavar="NEW", help="name or id of the replacement; the same volume: only apply the option"),
+       arg("dest_volume", metavar="NEW", help="name or id of the new volume; if it is VOLUME, only the options apply"),
        either(arg("--delete-on-termination", dest="delete", action="store_true", default=None, since=85,
                   help="delete the volume with the server"),
               arg("--no-delete-on-termination", dest="delete", action="store_false", since=85,

@@ -38,5 +38,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception:
-        LOG.exception("Unexpected error")
+        LOG.exception("nova-manage failed with an unexpected error")
         return 255

@@ -18,7 +18,7 @@ from nova.objects.servers import states
 from nova.operations.power import OFF
 
 _PAGE = 1000
-# Kinds of repairs after which schedulers must read the nodes again.
+# Kinds of findings whose repair changes nodes, so that schedulers must read the nodes again.
 _KINDS_OF_NODES = frozenset({"claim", "usage", "node"})
 
 
@@ -27,8 +27,8 @@ def add_commands(commands: Any) -> None:
                                 "code 1 if there are any.")
     command.add_argument("--repair", action="store_true", help="repair the inconsistencies that can be repaired")
     command.add_argument("--settle", type=float, default=2.0, metavar="SECONDS",
-                         help="time between two comparisons of servers with guests and ports; only lasting differences "
-                              "are reported")
+                         help="time between the two comparisons of the database with guests and ports; differences "
+                              "that exist in one comparison only are not reported")
 
 
 def _audit(arguments: argparse.Namespace) -> int:
@@ -95,7 +95,7 @@ def _compare(core: Core, host: str, running: dict[str, int]) -> Iterable[Finding
 
 
 def _unexpected(core: Core, host: str, uuids: Sequence[str]) -> Iterable[Finding]:
-    """Yield guests without a server on the host. Only guests with a row of evictions can be repaired (removed)."""
+    """Yield guests without a server on the host. --repair removes those whose server is deleted or evicted."""
     for start in range(0, len(uuids), _PAGE):
         page = uuids[start:start + _PAGE]
         registered_hosts = {where.uuid: where for where in core.db.read(
@@ -104,9 +104,9 @@ def _unexpected(core: Core, host: str, uuids: Sequence[str]) -> Iterable[Finding
             where = registered_hosts.get(uuid)
             if where is None:
                 yield Finding("guest", uuid, f"runs on {host} without a server: [compute]unknown_guests of the host "
-                                             "decides what happens to it")
+                                             "determines what happens to the guest")
             elif where.must_leave:
-                yield Finding("guest", uuid, f"runs on {host}, but may not stay",
+                yield Finding("guest", uuid, f"runs on {host}, but its server is deleted or evicted",
                               repair=functools.partial(core.compute_at(host).reap, context.admin(), uuid))
             elif host not in where.possible_hosts:
                 yield Finding("guest", uuid, f"runs on {host}, but its server is on "

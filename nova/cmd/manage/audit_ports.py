@@ -17,7 +17,7 @@ _PAGE = 100  # servers per request to the network service
 
 
 def findings(core: Core) -> Iterator[Finding]:
-    """Yield the differences between idle servers and ports, and the ports of deleted servers."""
+    """Yield differences between servers without a running operation and their ports, and ports of deleted servers."""
     if not core.allocator.external:
         return
     try:
@@ -61,7 +61,7 @@ def _of_deleted_servers(core: Core, host: str) -> Iterator[Finding]:
     for first in range(0, len(ports), _PAGE):
         page = ports[first:first + _PAGE]
         uuids = {port.server for port in page}
-        # In this order a server that is created meanwhile never counts as deleted.
+        # The order of the queries matters: a server created between them never counts as deleted.
         recorded = core.db.read(functools.partial(servers.ever, uuids=uuids))
         existing = core.db.read(functools.partial(servers.placed, uuids=uuids))
         for port in page:

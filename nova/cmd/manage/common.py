@@ -50,7 +50,7 @@ def add_list_show_delete(group: Any, resource: str, runs: tuple[Run, Run, Run], 
     """Add the actions list [--project ID], show UUID and delete UUID for a resource of projects."""
     listing, showing, deletion = runs
     add_action(group, "list", listing, f"List {resource}s.").add_argument(
-        "--project", help="only those of the project with this id")
+        "--project", help=f"only {resource}s of the project with this id")
     for parser in (add_action(group, "show", showing, f"Show details of a {resource}."),
                    add_action(group, "delete", deletion, delete_help)):
         parser.add_argument(resource, help=f"UUID of the {resource}")

@@ -19,8 +19,8 @@ from nova.db.maintenance import migrate, purge, readiness
 from nova.db.servers import passwords
 from nova.db.sql import clock
 
-_MIN_AGE = 3600  # minimum age in seconds of removed rows: messages that refer to them have expired by then
-_MAX_HISTORY_KEEP = 1000  # maximum of --history-keep, since each action is compared with that many others
+_MIN_AGE = 3600  # minimum age in seconds of rows to remove; messages that refer to older rows have expired
+_MAX_HISTORY_KEEP = 1000  # maximum of --history-keep, since each action is compared with that many other actions
 _PROGRESS_INTERVAL = 5.0  # seconds between two progress messages
 _NOTHING = 3  # exit code if no rows were removed
 
@@ -32,19 +32,19 @@ def add_commands(commands: Any) -> None:
     common.add_action(group, "version", lambda _arguments: print(migrate.version(CONF.database.connection) or "empty"),
                       "Print the revision of the schema.")
     command = common.add_action(group, "purge", _purge, "Remove deleted servers and their rows, and expired "
-                                "certificates, from the database. Exit code 3 if there are none.")
+                                "certificates, from the database. Exit code 3 if no rows match.")
     command.add_argument("--older-than", type=int, default=_MIN_AGE, metavar="SECONDS",
-                         help=f"only servers that were deleted this long ago (default and minimum: {_MIN_AGE})")
+                         help=f"only servers deleted at least this long ago (default and minimum: {_MIN_AGE})")
     command.add_argument("--history-older-than", type=int, metavar="SECONDS",
-                         help="also actions and migrations of existing servers that ended this long ago (minimum: "
-                              f"{_MIN_AGE}); os-instance-actions and os-migrations no longer show them")
+                         help="also actions and migrations of existing servers that ended at least this long ago "
+                              f"(minimum: {_MIN_AGE}); os-instance-actions and os-migrations no longer show them")
     command.add_argument("--history-keep", type=int, default=0, metavar="ACTIONS",
                          help="keep this number of newest actions of each existing server (default: 0)")
     command.add_argument("--archive", metavar="FILE", help="append each removed row to this file as a line of JSON")
     command.add_argument("--page", type=int, default=purge.PAGE, metavar="ROWS",
                          help=f"number of rows per transaction (default: {purge.PAGE})")
     command.add_argument("--compact", action="store_true",
-                         help="then return the disk space to the file system; each table is locked while its "
+                         help="afterwards return the disk space to the file system; each table is locked while its "
                               "remaining rows are copied")
     command.add_argument("--dry-run", action="store_true", help="only count the rows")
     common.add_action(group, "forget_secrets", _forget_secrets, "Delete the encrypted passwords of servers that are "
@@ -107,7 +107,7 @@ def _purge(arguments: argparse.Namespace) -> int:
 
 
 def _selection(arguments: argparse.Namespace) -> purge.What:
-    """Return the rows that the options select, by the clock of the database if it was read. Raises InvalidInput."""
+    """Return the rows that the options select, by the clock of the database once it is known. Raises InvalidInput."""
     older_than, keep = _before("--older-than", arguments.older_than), arguments.history_keep
     history = None
     if arguments.history_older_than is not None:
@@ -121,7 +121,7 @@ def _selection(arguments: argparse.Namespace) -> purge.What:
 
 def _before(option: str, seconds: int) -> datetime.datetime:
     if not _MIN_AGE <= seconds <= 100 * 366 * 86400:
-        raise exception.InvalidInput(reason=f"{option} must be from {_MIN_AGE} seconds to a century")
+        raise exception.InvalidInput(reason=f"{option} must be from {_MIN_AGE} seconds to 100 years")
     return clock.after(-seconds)
 
 

@@ -34,8 +34,8 @@ def add_commands(group: Any) -> None:
     drain.add_argument("--cold", action="store_true", help="shut down guests that cannot be live-migrated, and migrate "
                                                            "them (default: they stay)")
     evacuate = common.add_action(
-        group, "evacuate", _run, "Evacuate all servers from a failed host. Exit codes as for drain. Make sure that the "
-        "host is powered off.", kind=drain_states.EVACUATE, cold=False)
+        group, "evacuate", _run, "Evacuate all servers from a failed host, which must be powered off. Exit codes as for"
+        " drain.", kind=drain_states.EVACUATE, cold=False)
     for command in (drain, evacuate):
         command.add_argument("host", help="name of the compute host ([DEFAULT]host)")
         command.add_argument("--parallel", type=_positive, default=2, metavar="N",
@@ -43,8 +43,8 @@ def add_commands(group: Any) -> None:
         command.add_argument("--to", default="", metavar="HOST",
                              help="destination host (default: the scheduler selects)")
         command.add_argument("--patience", type=_seconds, default=600, metavar="SECONDS",
-                             help="time to wait for a server with another running operation (default: 600)")
-        command.add_argument("--reason", metavar="TEXT", help="disabled reason of the host")
+                             help="time to wait for the running operation of a server (default: 600)")
+        command.add_argument("--reason", metavar="TEXT", help="reason for disabling the host")
         command.add_argument("--timeout", type=_seconds, metavar="SECONDS",
                              help="time to watch the drain, which continues afterwards")
         command.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -97,7 +97,7 @@ def _wanted(arguments: argparse.Namespace) -> Drain:
 
 
 def _watch(core: Core, arguments: argparse.Namespace) -> None:
-    """Print each finished server, until all are finished or --timeout has passed."""
+    """Print each finished server, until all servers are finished or --timeout has passed."""
     reported: set[str] = set()
     until = time.monotonic() + (float("inf") if arguments.timeout is None else arguments.timeout)
     while True:

@@ -27,7 +27,7 @@ _PROBE = "nobody"  # topic to which hosts of the previous release publish to che
 
 
 def add_commands(commands: Any) -> None:
-    group = common.add_group(commands, "host", "Manage keys and broker accounts of compute hosts, and empty hosts.")
+    group = common.add_group(commands, "host", "Manage keys and broker accounts of compute hosts; drain hosts.")
     master = common.add_action(group, "make_master_key", _make_master_key,
                                "Create the master key of the control plane ([rpc]key_file).")
     master.add_argument("file", help="new file for the key (mode 0600)")
@@ -44,7 +44,7 @@ def add_commands(commands: Any) -> None:
 
 def _make_master_key(arguments: argparse.Namespace) -> None:
     _write(arguments.file, message_signing.text_of(secrets.token_bytes(32)))
-    print(f"Wrote the master key to {arguments.file}: all control services need it, compute hosts must not have it.")
+    print(f"Wrote the master key to {arguments.file}. Copy it to all control nodes, and never to a compute host.")
 
 
 def _enrol(arguments: argparse.Namespace) -> None:
@@ -64,7 +64,7 @@ def _enrol(arguments: argparse.Namespace) -> None:
     else:
         _write(f"{base}.definitions.json", msgspec.json.format(msgspec.json.encode(wanted), indent=1).decode())
         print(f"Import {base}.definitions.json into the broker (rabbitmqctl import_definitions), and delete the file.")
-    print(f"Copy {base}.key to {host} as /etc/nova/{host}.key, and {base}.conf as a --config-file of its services.")
+    print(f"Copy {base}.key to {host} as /etc/nova/{host}.key, and use {base}.conf as a --config-file there.")
     if _rabbit().ssl and _rabbit().ssl_cert_file:
         print(f"The host also needs its own certificate /etc/nova/{host}.pem with the key /etc/nova/{host}-tls.key.")
 
@@ -74,7 +74,7 @@ def _rabbit() -> Any:
 
 
 def _tls(host: str) -> str:
-    """Return the TLS options of a host, like those of this service but with the host's own certificate."""
+    """Return the TLS options of a host for the broker: those of this service, with the host's own certificate."""
     if not _rabbit().ssl:
         return ""
     options = {"ssl": "true", "ssl_ca_file": _rabbit().ssl_ca_file}
@@ -92,7 +92,7 @@ def _revoke(arguments: argparse.Namespace) -> None:
 
 
 def _key_of(host: str) -> tuple[bytes, int]:
-    """Return the key of a host and its generation. Raises InvalidInput without a master key."""
+    """Return the key of a host and its generation. Raises InvalidInput if no master key is configured."""
     if not host or any(sign.isspace() or sign == "/" for sign in host):
         raise exception.InvalidInput(reason=f"{host!r} is not a valid host name")
     if not CONF.rpc.key_file:
@@ -112,8 +112,8 @@ def account(host: str) -> str:
 def definitions(host: str, password: str, vhost: str, exchange: str) -> dict[str, Any]:
     """Return RabbitMQ definitions of the account of a host, with the minimum of permissions for nova-compute: patterns
     of the names of queues and exchanges, and of the topics that it may send to and receive from. A host may not declare
-    the exchange that all services share: that right includes deleting it, and with it the bindings of every queue.
-    Nova's driver uses the exchange as conductors declare it (Driver.restrict_to_host)."""
+    the exchange that all services share, since this permission also allows to delete it with the bindings of every
+    queue. On a host, Nova's driver uses the exchange that a conductor has declared (Driver.restrict_to_host)."""
     salt, user = secrets.token_bytes(4), account(host)
     hashed = base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
     queue, shared = rf"{_exactly(COMPUTE)}\.{_exactly(host)}", _exactly(exchange)
@@ -133,7 +133,7 @@ def _exactly(name: str) -> str:
 
 
 def _request_broker(method: str, path: str, body: Any = None) -> None:
-    """Send a request to RabbitMQ's management plugin. Raises InvalidInput for a bad URL, ServiceUnavailable."""
+    """Send a request to RabbitMQ's management plugin. Raises InvalidInput (bad URL), ServiceUnavailable (failure)."""
     if not CONF.rpc.broker_api:
         raise exception.InvalidInput(reason="[rpc]broker_api, the URL of RabbitMQ's management plugin, is not set")
     parts = urllib.parse.urlsplit(CONF.rpc.broker_api)
@@ -147,13 +147,13 @@ def _request_broker(method: str, path: str, body: Any = None) -> None:
                  "Content-Type": "application/json"})
     try:
         tls = ssl.create_default_context()
-        if _rabbit().ssl_ca_file:  # the plugin's certificate is from the same CA
+        if _rabbit().ssl_ca_file:  # the CA of the broker also signs the plugin's certificate
             tls.load_verify_locations(_rabbit().ssl_ca_file)
         with urllib.request.urlopen(request, timeout=_TIMEOUT, context=tls):  # noqa: S310
             pass
     except urllib.error.HTTPError as error:
         if method != "DELETE" or error.code != 404:
-            raise exception.ServiceUnavailable(f"The broker's management plugin answered {error.code}.") from error
+            raise exception.ServiceUnavailable(f"The broker's management plugin answered HTTP {error.code}.") from error
     except OSError as error:
         raise exception.ServiceUnavailable(f"The broker's management plugin does not answer: {error}.") from error
 

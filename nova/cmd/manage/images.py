@@ -27,8 +27,8 @@ def add_commands(commands: Any) -> None:
     load.add_argument("--disk-format", default="qcow2",
                       choices=["qcow2", "raw", "iso", "ami", "aki", "ari", "vmdk", "vdi", "vhd", "vhdx"])
     load.add_argument("--container-format", default="bare")
-    load.add_argument("--min-disk", type=int, default=0, help="minimum disk in GiB")
-    load.add_argument("--min-ram", type=int, default=0, help="minimum memory in MiB")
+    load.add_argument("--min-disk", type=int, default=0, help="minimum disk size of servers in GiB")
+    load.add_argument("--min-ram", type=int, default=0, help="minimum memory of servers in MiB")
     load.add_argument("--private", metavar="PROJECT", help="visible to this project only (default: public)")
     load.add_argument("--property", action="append", default=[], metavar="NAME=VALUE")
     common.add_action(group, "list", _list, "List images.")

@@ -20,13 +20,13 @@ def add_commands(commands: Any) -> None:
     create.add_argument("--dns", action="append", default=[], help="name server; may be repeated")
     create.add_argument("--dhcp-start", help="first address for servers")
     create.add_argument("--cidr-v6", help="additional IPv6 subnet, such as fd00:11::/64")
-    create.add_argument("--gateway-v6", help="gateway address (default: the first address)")
+    create.add_argument("--gateway-v6", help="IPv6 gateway address (default: the first address)")
     create.add_argument("--ipv6-mode", choices=(SLAAC, DHCPV6), default=SLAAC,
                         help="address assignment of IPv6 (default: %(default)s)")
-    create.add_argument("--mtu", type=int, help="MTU (default: 1500, with --vni 1450)")
+    create.add_argument("--mtu", type=int, help="MTU (default: 1450 if --vni is set, else 1500)")
     create.add_argument("--vlan", type=int, help="VLAN of the network on --bridge-interface")
     create.add_argument("--bridge-interface", help="network interface that connects the hosts")
-    create.add_argument("--vni", type=int, help="VXLAN network identifier to connect the hosts; 0: a free one")
+    create.add_argument("--vni", type=int, help="VXLAN network identifier to connect the hosts; 0: a free identifier")
     create.add_argument("--project", help="id of the owning project (default: shared by all projects)")
     create.add_argument("--if-missing", action="store_true", help="succeed if a network with this name exists")
     common.add_action(group, "list", _list, "List networks.")
@@ -39,7 +39,7 @@ def add_commands(commands: Any) -> None:
                         "its first and last address are omitted, except for /31 and /32")
     common.add_action(group, "list", _list_floating, "List floating IP addresses.")
     delete = common.add_action(group, "delete", _delete_floating, "Remove unallocated addresses from their pools.")
-    delete.add_argument("--ip_range", "--ip-range", required=True, help="the added network, or a part of it")
+    delete.add_argument("--ip_range", "--ip-range", required=True, help="IPv4 network of the addresses to remove")
 
 
 def _create(arguments: argparse.Namespace) -> None:

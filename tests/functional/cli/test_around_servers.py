@@ -36,7 +36,7 @@ def blue(suite, networks, project):
 def test_image_list_and_show_commands(nova, image_id):
     assert [image_id, "tiny", "ACTIVE", ""] in nova("image-list").rows
     assert nova("image-show", "tiny", "-f", "json").document["id"] == image_id
-    assert "nova image-list shows what there is" in nova("image-show", "nothing", code=3).err
+    assert "nova image-list shows every image" in nova("image-show", "nothing", code=3).err
 
 
 def test_image_backup_rebuild_and_rescue_commands(nova, server, project):
@@ -407,7 +407,7 @@ def test_ssh_connects_to_the_address_of_the_server(nova, flavor, blue, tmp_path)
                            timeout=120,
                            check=True)
     assert ended.stdout == "ssh -4 -p 22 -i key -o A=b -- me@10.31.0.9\n"
-    assert "has no such address: it has 10.31.0.9" in nova("ssh", "--ipv6", "web", code=1).err
+    assert "has no such address. Its addresses: 10.31.0.9" in nova("ssh", "--ipv6", "web", code=1).err
     assert "is not in network red: it is in blue" in nova("ssh", "--network", "red", "web", code=1).err
 
 

@@ -175,7 +175,7 @@ def test_invalid_microversion_fails_with_the_supported_range(nova, version, code
 def test_option_not_in_the_microversion_is_refused(nova, flavor):
     old = ("--os-compute-api-version", "2.40")
     ended = nova(*old, "boot", "--flavor", flavor, "--image", "tiny", "--tags", "a", "web", code=2)
-    assert "--tags needs version 2.52 of the API, and this is 2.40" in ended.err
+    assert "--tags needs version 2.52 of the API, but 2.40 is selected" in ended.err
     assert "The command needs version 2.78 of the API" in nova(*old, "server-topology", "web", code=2).err
 
 

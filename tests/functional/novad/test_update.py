@@ -121,7 +121,7 @@ def test_novad_updates_itself_to_verified_releases_and_keeps_the_launcher_proces
     assert "does not have the checksum" in novad.update(code=1).err
     assert (novad.version(), novad.children()) == (nova.__version__, child)
     made.write_bytes(content)
-    assert run("update", "--check").out == f"novad {nova.__version__} runs, {NEXT} is the latest release\n"
+    assert run("update", "--check").out == f"novad {nova.__version__} runs. Latest release: {NEXT}\n"
     pid = novad.process.pid
     assert novad.update().out.endswith(f"novad {NEXT} runs, and is healthy\n")
     assert (novad.version(), novad.process.pid, novad.process.poll()) == (NEXT, pid, None)

@@ -144,7 +144,8 @@ def test_audit_repair_removes_orphaned_guests_and_retains_unknown_ones(run, suit
     try:
         code, out, _err = run("audit", "--repair", "--settle", "0.1")
         assert code == 1
-        assert f"guest: {orphaned}: runs on {suite.compute.host}, but may not stay (repaired)" in out
+        finding = f"guest: {orphaned}: runs on {suite.compute.host}, but its server is deleted or evicted"
+        assert f"{finding} (repaired)" in out
         assert "[compute]unknown_guests" in next(line for line in out.splitlines() if unknown in line)
         # Guest removal is a message to the host.
         eventually(lambda: orphaned not in {guest.uuid for guest in driver.guests.all()})
