@@ -20,9 +20,8 @@ NEVER_CHANGED = {"Job", "Pod"}  # kinds whose copies are never changed, only rep
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """A copy. ``owned``: digest of the names of the fields that Nova owns. ``pods``: number of pods that the copy must
-    have. ``settled``: True if its controller has created them. ``content``: JSON, empty once the fields are verified.
-    """
+    """A copy. ``owned``: digest of the names of Nova's fields. ``pods``: number of pods that the copy must have.
+    ``settled``: True if its controller has created them. ``content``: JSON, empty once the fields are verified."""
 
     ref: Ref
     uid: str

@@ -132,7 +132,7 @@ class Duties:
         has another holder."""
         if duty not in self._tasks:
             if self._free(duty, lease) and await self._write(duty, lease, self.identity):
-                LOG.info("This scheduler holds the Lease %s and performs its duty", duty)
+                LOG.info("This scheduler holds the Lease %s", duty)
                 self._tasks[duty] = tasks.create_task(self.duties[duty]())
         elif lease is not None and lease.holder != self.identity:
             raise Lost(f"the holder of the Lease {duty} was changed to {lease.holder or 'none'}")
