@@ -20,9 +20,9 @@ class ProviderError(ReportedError):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster of a call. Nova guarantees ``name``. The agent of the cluster reports ``provider`` to ``version``: do
-    not stop or delete anything because of these fields. ``node_groups``: the sizes before standby. ``template``: name
-    of the cluster to copy, for a new cluster. ``kubeconfig``: lets the agent of a created cluster join."""
+    """The cluster of a call. ``name``: of the Cluster object. The agent of the cluster reports ``provider`` to
+    ``version``: do not stop or delete anything because of these. ``node_groups``: the sizes before standby.
+    ``template``: for a new cluster, the cluster to copy. ``kubeconfig``: lets the agent of a created cluster join."""
 
     name: str
     provider: str = ""
