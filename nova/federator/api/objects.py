@@ -33,7 +33,7 @@ class Kind(msgspec.Struct, frozen=True):
         return api_version(self.group, self.version)
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the path of an object, or without a name of the collection of a namespace or of the whole server."""
+        """Return the path of an object; without ``name``, that of the collection in a namespace or the whole server."""
         middle = f"/namespaces/{quote(namespace, safe='')}" if namespace and self.namespaced else ""
         tail = "".join(f"/{quote(part, safe='')}" for part in (name, subresource) if part)
         return f"/api{'s' if self.group else ''}/{self.api_version}{middle}/{self.plural}{tail}"

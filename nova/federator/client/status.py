@@ -97,7 +97,7 @@ def _row(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def _component(title: str, missing: str, workload: Mapping[str, Any] | None) -> Line:
-    """Return the line of a component: a warning if only a part of its replicas is ready, because the others serve."""
+    """Return the line of a component: only a warning if some of its replicas are ready, because these serve."""
     if workload is None:
         return Line(f"* {title} status... {missing}", "×")
     ready = (workload.get("status") or {}).get("readyReplicas", 0)

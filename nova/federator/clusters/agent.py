@@ -191,8 +191,8 @@ class Agent:
                     self._copy_changed(name)
 
     def _retry(self, name: str, problem: str) -> None:
-        """Queue a failed schedule again after a growing delay. Failures before its end, of extra tries that changes of
-        copies cause, are not counted."""
+        """Queue a failed schedule again after a growing delay. Changes of its copies can cause further tries before the
+        delay has passed; failures of these tries are not counted."""
         current = time.monotonic()
         failures, due = self._failures.get(name, (0, 0.0))
         if due <= current:

@@ -236,10 +236,10 @@ class Applier:
 
     async def _content(self, namespace: str) -> tuple[str, str]:
         """Return kind and name of two objects in a namespace: one that Nova did not create, and one that Nova created;
-        empty texts if there is none. Ignores objects of _BY_CLUSTER, and objects that an object of the list owns."""
+        empty texts if there is none. Ignores objects of _BY_CLUSTER, and objects whose owner is counted itself."""
         foreign = own = ""
         resources = await self._namespaced()
-        kinds = {resource.kind for resource in resources}  # an owner of such a kind is in the list itself
+        kinds = {resource.kind for resource in resources}  # owners of these kinds are counted themselves
         for resource in resources:
             try:
                 page = await self.api.list(resource.path(namespace))

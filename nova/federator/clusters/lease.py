@@ -80,7 +80,7 @@ class Heartbeat:
                     await member.patch(secret, {"metadata": {"annotations": {SILENT_SINCE: new or None}}})
                     note = new
             except ApiError as error:
-                LOG.warning("Cannot store how long the federation control plane is unreachable, retrying: %s", error)
+                LOG.warning("Cannot store when the federation control plane became unreachable, retrying: %s", error)
             await asyncio.sleep(1.0)
 
     async def acquire(self) -> None:

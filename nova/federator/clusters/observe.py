@@ -16,7 +16,7 @@ DIGEST = "nova.elotl.co/digest"  # annotation of a copy: the digest of the appli
 ORIGIN = "nova.elotl.co/uid"  # annotation of a copy: the uid of the user's object
 FENCE_AFTER = "nova.elotl.co/fence-after"  # annotation of a copy: seconds without heartbeat after which it is stopped
 FENCED = "nova.elotl.co/fenced"  # annotation of a stopped copy: JSON of the fields to restore
-NEVER_CHANGED = {"Job", "Pod"}  # kinds whose copies are never changed, only replaced after the user's object was
+NEVER_CHANGED = {"Job", "Pod"}  # kinds whose copies are never changed; if a user replaces the object, so is the copy
 
 
 class Copy(msgspec.Struct, frozen=True):

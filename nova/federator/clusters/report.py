@@ -26,7 +26,7 @@ _DETAILS_INTERVAL = 60.0  # seconds between two requests for version, kinds and 
 _UNSCHEDULED = 1000  # missing schedules that a report names; further ones are left out
 _RUNNING = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="  # pods that use resources of a node
 _PROVIDERS = {"gce": "gce", "aws": "aws", "azure": "azure", "openstack": "openstack", "kind": "kind"}
-_AUTOSCALERS = ("cluster-autoscaler", "luna-manager")  # a cluster with such a name of a Deployment is autoscaled
+_AUTOSCALERS = ("cluster-autoscaler", "luna-manager")  # a cluster with a Deployment of such a name is autoscaled
 
 
 class _Pod(msgspec.Struct, frozen=True):

@@ -122,7 +122,7 @@ class Catalog:
         return None
 
     def belongs(self, ref: Ref, group: str) -> bool:
-        """Return True if an object is in a group, or was when its policy was deleted; other reports are ignored."""
+        """Return True if an object is in a group, or was when its policy was deleted; other reports do not count."""
         placement = self.placements.get(ref.key)
         return placement.group == group if placement else group == ref.key or group.startswith("ScheduleGroup/")
 

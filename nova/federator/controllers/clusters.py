@@ -382,7 +382,7 @@ class Clusters:
         record, reachable = self.records.get(name), self.reachable(name)
         ready = ("Ready", "True", "AgentReporting", "The agent renews its Lease.")
         if not reachable:
-            ready = ("Ready", "Unknown", "AgentSilent", f"The agent renewed no Lease for {UNREACHABLE_AFTER:g} s.")
+            ready = ("Ready", "Unknown", "AgentSilent", f"The Lease was not renewed for {UNREACHABLE_AFTER:g} s.")
         idle = ("Idle", "True", "NoWorkload", "No workload that consumes resources runs here.")
         if self.busy(name) or (record and record.phase == "Waking"):
             idle = ("Idle", "False", "Workload", "Workloads run here, or wait for this cluster.")

@@ -50,7 +50,7 @@ class Placer:
         self.unplaced: set[str] = set()  # groups that run nowhere and that no cluster can take
         self.wanted: dict[str, set[str]] = {}  # cluster in standby -> groups that wait until it is awake
         self.waiting: dict[str, set[str]] = {}  # cause or "cluster/cause" -> groups that wait for it
-        self._stopped: set[tuple[str, str]] = set()  # groups and clusters in which their fence time is over
+        self._stopped: set[tuple[str, str]] = set()  # group, unreachable cluster in which its workloads have stopped
         self._handovers: dict[str, set[str]] = {}  # group -> groups that wait until it has schedules
         self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
         self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> until when it is avoided
@@ -217,7 +217,7 @@ class Placer:
 
     async def _finish_drains(self) -> None:
         """Remove deleted clusters: immediately if their copies must stay, otherwise when no schedule is left. Schedules
-        of an unreachable cluster are removed after :meth:`_patience` without its agent."""
+        of an unreachable cluster are removed without its agent, after the time that :meth:`_patience` returns."""
         for name in self.clusters.draining():
             placed = [part for parts in self.schedules.clusters.get(name, {}).values() for part in parts.values()]
             orphan = self.clusters.orphan(name)  # read before the loop yields: the object may disappear
@@ -282,7 +282,7 @@ class Placer:
                       held_back=held_back, brief=brief)
 
     def simulate(self, name: str) -> dict[str, dict[str, int | None]]:
-        """Return where a decision would place the members of a group (key -> cluster -> replicas), and book that."""
+        """Return the placement of a new decision on a group: key -> cluster -> replicas. Books its resources."""
         policy, result = self.catalog.policy_of(name), dict[str, dict[str, int | None]]()
         if policy is not None:
             group = self.catalog.group(name)

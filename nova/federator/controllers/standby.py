@@ -42,18 +42,18 @@ LOG = logging.getLogger(__name__)
 _CHECK = 1.0  # seconds between two checks of all clusters
 _FIRST_DELAY, _LONGEST_DELAY = 2.0, 300.0  # seconds before a failed call is repeated
 _RECONSIDER = 30.0  # seconds after which a copy is considered again for a group that got none
-_LEAVING = 2 * UNREACHABLE_AFTER  # seconds; if the agent renews its Lease later, the stopped cluster was started
+_LEAVING = 2 * UNREACHABLE_AFTER  # seconds; if the agent still renews its Lease then, a stopped cluster was started
 # Reason and message of the event of a phase.
 _EVENTS: dict[Phase, tuple[str, str]] = {
     "Suspending": ("EnteringStandby", "The cluster is idle, and is being stopped."),
     "Suspended": ("Standby", "The cluster is in standby."),
     "Waking": ("LeavingStandby", "A workload needs the cluster: it is being started."),
     "Active": ("StandbyEnded", "The agent of the cluster reports again."),
-    "Failed": ("WakeFailed", "The agent did not report within NOVA_WAKE_TIMEOUT_SECS: no workload goes there for now.")}
+    "Failed": ("WakeFailed", "No heartbeat within NOVA_WAKE_TIMEOUT_SECS: no workload is placed here for ten minutes.")}
 
 
 class _Memory(msgspec.Struct):
-    """State of a cluster in this process; times are monotonic. ``began``: begin of the phase; ``idle``: begin of the
+    """State of a cluster in this process; times are monotonic. ``began``: start of the phase; ``idle``: start of the
     idle time, None if workloads use the cluster; ``called``: time at which the call of this phase succeeded."""
 
     record: tuple[str, str] | None = None  # phase, since

@@ -88,7 +88,7 @@ class _Booking:
 
 class Room:
     """The resources of a cluster that are free for a group: without the claims of other groups, but with those of the
-    group itself. Changes are local to this object, which is valid until the claims change. Nodes are copied then."""
+    group itself. Changes are local to this object, so changed nodes are copied. Valid until the claims change."""
 
     def __init__(self, nodes: _Nodes, booking: _Booking | None) -> None:
         self._nodes = nodes

@@ -52,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The stored phase of a cluster that is not active. ``since``: wall clock time of its begin. ``deleted``: True if
+    """The stored phase of a cluster that is not active. ``since``: wall clock time of its start. ``deleted``: True if
     waking must create the provider's cluster, which is deleted or is being deleted. ``template``: the cluster of which
     this one is a copy. ``epoch``: of the agent's Lease when the phase began. ``problem``: of the last failed call."""
 
