@@ -13,7 +13,7 @@ RECOVERY_GROUP = "recovery.elotl.co"
 PIN = "nova.elotl.co/cluster"  # name of the cluster in which the object is placed
 SPREAD_ONTO = "nova.elotl.co/spread-onto"  # names of the clusters among which the object is spread
 ADOPT = "nova.elotl.co/adopt"  # "true": an object of this name that exists in the cluster is taken over
-BACKPROPAGATE = "nova.elotl.co/backpropagate"  # "true": its ReplicaSets and Pods are shown in the control plane
+BACKPROPAGATE = "nova.elotl.co/backpropagate"  # "true": the control plane shows the object's ReplicaSets and Pods
 REPLICAS_PATH = "nova.elotl.co/replicas-path"  # field of a custom resource with its number of replicas
 # Set by Nova.
 TARGET = "nova.elotl.co/target-cluster"

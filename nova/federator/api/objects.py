@@ -258,7 +258,7 @@ def _replicas_path(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def set_replicas(manifest: dict[str, Any], replicas: int) -> None:
-    """Write a number of replicas where :func:`item_of` has read it."""
+    """Write a number of replicas to the field from which :func:`item_of` reads it."""
     group = str(manifest.get("apiVersion")).rpartition("/")[0]
     custom = (group, manifest.get("kind")) not in _BY_NAME
     path = (_replicas_path(manifest.get("metadata") or {}) if custom else []) or ["spec", "replicas"]

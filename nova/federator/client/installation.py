@@ -212,7 +212,7 @@ async def _install_custom_resources(nova: Api, timeout: float) -> None:
 
 
 def encode_init(config: Kubeconfig) -> str:
-    """Return the kubeconfig with which an agent joins as one word of a command line."""
+    """Return the kubeconfig with which an agent joins, as a single word for a command line."""
     return base64.b64encode(config.render("nova-agent").encode()).decode()
 
 

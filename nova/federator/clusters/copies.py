@@ -93,7 +93,7 @@ class Copies:
                     await asyncio.sleep(_RETRY)
 
     def _kinds(self) -> list[Ref]:
-        """Return a reference with each kind of which there may be copies."""
+        """Return a reference without a name for each kind that may have copies."""
         refs = [Ref(kind.group, kind.version, kind.kind, "", "") for kind in objects.KINDS]
         return refs + [Ref(definition.group, definition.versions[0], definition.kind, "", "")
                        for definition in self.definitions.objects.values() if definition.versions]
@@ -161,7 +161,7 @@ class Copies:
         return KindMissing("Failed", f"The cluster does not have the kind {kind} of {group or 'core'}.")
 
     async def cached(self, ref: Ref, schedule: str) -> tuple[Resource, Copy | None]:
-        """Return the resource of an object and its copy, or None. Raises Unapplied, ApiError."""
+        """Return the resource of an object, and its copy or None. Raises Unapplied, ApiError."""
         resource = await self.resource(ref, schedule)
         informer = await self._informer(resource, schedule)
         return resource, informer.objects.get(f"{ref.namespace}/{ref.name}" if resource.namespaced else ref.name)

@@ -160,7 +160,7 @@ class Credentials:
                        " is nova-scheduler running?")
 
     def _checked(self, encoded: str, public: ec.EllipticCurvePublicKey) -> bytes:
-        """Return a signed certificate. Raises Invalid if it is not for this key."""
+        """Return a signed certificate. Raises Invalid if the certificate is for another key."""
         try:
             certificate = base64.b64decode(encoded)
             if x509.load_pem_x509_certificate(certificate).public_key() != public:

@@ -206,8 +206,8 @@ class Backpropagation:
 
     async def _show(self, ref: Ref, cluster: str, part: Owned, owner: Mapping[str, Any],
                     present: _Shown | None) -> _Shown | None:
-        """Create or change a shown object. Return it, or None if it cannot be changed and is deleted first. Raises
-        ApiError."""
+        """Create or change a shown object and return it. If it cannot be changed, delete it and return None; it is
+        created again later. Raises ApiError."""
         body = _render(ref, cluster, part, owner)
         digest = digest_of(body)
         body["metadata"]["annotations"][_DIGEST] = digest

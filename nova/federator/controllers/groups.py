@@ -48,7 +48,7 @@ class ScheduleGroups:
             await self.api.replace(f"{GROUPS}/{name}", body)
 
     async def remove(self, group: str) -> None:
-        """Delete the object of a group without members, if the group has one."""
+        """Delete the ScheduleGroup object of a group without members, if it exists."""
         kind, _slash, rest = group.partition("/")
         name = group_name(*rest.partition("/")[::2])
         if kind == "ScheduleGroup" and name in self.objects.objects:

@@ -103,7 +103,7 @@ class Joining:
                 await asyncio.sleep(2.0)
 
     async def _update_rights(self) -> None:
-        """Give the agents that joined under an earlier release the rights of this one."""
+        """Give the agents that joined under an earlier release the rights of this release."""
         for role in (await self.api.list(f"{_RBAC}/roles", fieldSelector=f"metadata.name={_ROLE}"))["items"]:
             namespace = role["metadata"]["namespace"]
             if namespace.startswith("nova-cluster-") and role.get("rules") != agent_rules():

@@ -53,7 +53,7 @@ class Placer:
         self._stopped: set[tuple[str, str]] = set()  # group, unreachable cluster in which its workloads have stopped
         self._handovers: dict[str, set[str]] = {}  # group -> groups that wait until it has schedules
         self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
-        self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> until when it is avoided
+        self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> time until which the cluster is avoided
         self._unscheduled: dict[str, set[str]] = {}  # cluster -> names of missing schedules, at the last inspection
         self._inspected = 0.0
         self._queue = KeyedQueue()
@@ -78,8 +78,8 @@ class Placer:
         self.wake(cluster, cause)
 
     def wake(self, cluster: str, cause: str) -> None:
-        """Enqueue the groups for which a change of a cluster may matter: those that wait for it, and for all causes but
-        capacity those that run there."""
+        """Enqueue the groups for which a change of a cluster may matter: groups that wait for this change and, unless
+        the cause is "capacity", groups that run in the cluster."""
         for key in (f"{cluster}/{cause}", cause):
             for group in self.waiting.pop(key, ()):
                 self.enqueue(group)

@@ -78,7 +78,7 @@ class ExecProvider:
         await self._run("create", target)
 
     async def _run(self, verb: str, target: Target) -> bytes:
-        """Return the output of the program. It is killed with its children if the call is cancelled."""
+        """Run the program and return its output. If the call is cancelled, the program is killed with its children."""
         # Files, not pipes: processes that the program leaves behind, such as an agent, would keep pipes open.
         with (tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as output,
               tempfile.TemporaryFile() as errors):

@@ -152,7 +152,7 @@ def _parse(content: bytes, source: str) -> dict[str, Any]:
 
 def _path(directory: pathlib.Path | None, file: object) -> pathlib.Path:
     if directory is None:
-        raise Invalid(f"The kubeconfig refers to the file {str(file)[:200]}; its data must be inline.")
+        raise Invalid(f"The kubeconfig refers to the file {str(file)[:200]}, but must contain the data inline.")
     return directory / str(file)
 
 

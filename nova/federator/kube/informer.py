@@ -148,7 +148,7 @@ class Informer(Generic[T]):
             LOG.warning("Ignoring object %s %s until it is corrected: %s", self.path, key, error)
             if self.handler and old is not None:
                 self.handler(key, None, old)
-        except Exception:  # a malformed object must not stop the watch of the others
+        except Exception:  # a malformed object must not stop the watch of other objects
             LOG.exception("Unexpected error, ignoring object %s %s until its next change", self.path, key)
 
 

@@ -39,7 +39,7 @@ class _Nodes:
         self.left = dict(self.total)
 
     def take(self, index: int, needs: PodNeeds, pods: int) -> None:
-        """Take pods from a node, or give them back if ``pods`` is negative."""
+        """Book pods on a node, or release them if ``pods`` is negative."""
         free, left = self.free[index], self.left
         for resource, amount in needs.requests.items():
             free[resource] = free.get(resource, 0) - amount * pods
@@ -99,7 +99,7 @@ class Room:
             self._take(index, needs, -pods)
 
     def fit(self, needs: Needs) -> Fit:
-        """Take the pods of all items, and return whether they fit."""
+        """Book the pods of all items in this object, and return whether they fit."""
         wanted = _missing(_pods(needs), self._counted)
         room = self.after(wanted)
         for number, (pod, pods) in enumerate(wanted):
@@ -126,7 +126,7 @@ class Room:
         return here + self._capacity(item.pod, _UNBOUNDED)
 
     def take(self, item: Item, replicas: int | None) -> None:
-        """Take the pods of an item, as far as they fit."""
+        """Book the pods of an item in this object, as far as they fit."""
         for pod, pods in _missing(_pods([(item, replicas)]), self._counted):
             self._assign(pod, pods)
 

@@ -93,8 +93,8 @@ def _times(statuses: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _conditions(statuses: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the conditions of all copies: of each type the worst one. A condition that a copy does not have is neither
-    True, nor a problem."""
+    """Return the worst condition of all copies for each type. A condition that a copy lacks counts as not True, and not
+    as a problem."""
     rank = {"False": 0, "Unknown": 1, "True": 2}
     by_type: dict[str, list[dict[str, Any]]] = {}
     for status in statuses:

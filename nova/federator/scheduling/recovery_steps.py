@@ -16,7 +16,7 @@ from nova.federator.scheduling.overrides import parse_path, set_field
 _TEMPLATE = re.compile(r"\{\{\s*\.Values\.([A-Za-z_][A-Za-z0-9_]{0,62})\s*\}\}", re.ASCII)
 _RESOURCE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _API_VERSION = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?v[a-z0-9]{1,62}", re.ASCII)
-# A name or namespace is a segment of the path of a request: no slash makes it another object, or a subresource.
+# A name or namespace is a segment of a request's path: with a slash it could name another object or a subresource.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,252}", re.ASCII)
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _VALUE = 64 << 10  # maximum length of a value that a step reads, in characters

@@ -63,7 +63,7 @@ class Duties:
         self._seen: dict[str, tuple[tuple[str, str] | None, float]] = {}  # Lease -> state, time of its 1st observation
         self._observed = False  # True if any of the Leases was observed: the control plane is not new
         self._written: dict[str, str] = {}  # Lease -> renewTime of the last attempt to write it for this replica
-        self._renewed: dict[str, float] = {}  # duty that is performed here -> begin of the last successful renewal
+        self._renewed: dict[str, float] = {}  # duty that is performed here -> start of the last successful renewal
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of the duties that are performed here, or being stopped
         self._failures = 0
 
