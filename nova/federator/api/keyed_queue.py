@@ -5,7 +5,7 @@ import time
 from typing import TypeVar
 
 T = TypeVar("T")
-_SLICE = 0.02  # seconds
+_SLICE = 0.02  # seconds after which the workers of a queue yield
 
 
 class YieldingQueue(asyncio.Queue[T]):

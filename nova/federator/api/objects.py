@@ -1,4 +1,4 @@
-"""Kinds that are placed, and what scheduling needs to know of an object."""
+"""Kinds that Nova places, and the properties of objects that scheduling needs."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,14 +12,14 @@ from nova.federator.api.names import NAMESPACE, REPLICAS_PATH
 from nova.federator.api.quantity import excerpt
 from nova.federator.api.types import Item, PodNeeds, Ref, api_version
 
-_PATH = 253  # characters of the path of a number of replicas
+_PATH = 253  # maximum length of the annotation REPLICAS_PATH, in characters
 _REPLICAS = 1_000_000  # largest number of replicas that is accepted
-GRACE = 30  # seconds that pods have to end if their template does not say
-_CUSTOM_ORDER = 8  # objects of custom resources, before workloads
+GRACE = 30  # seconds that pods have to end if their template does not set another time
+_CUSTOM_ORDER = 8  # Kind.order of custom resources: before workloads
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of objects in a version. ``order``: position in which objects that are placed are applied."""
+    """A kind of objects in a version. ``order``: objects with a lower number are applied first in a cluster."""
 
     group: str
     version: str
@@ -33,7 +33,7 @@ class Kind(msgspec.Struct, frozen=True):
         return api_version(self.group, self.version)
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the path of an object, or of a collection: of one namespace, or of the whole server."""
+        """Return the path of an object; without ``name``, that of the collection in a namespace or the whole server."""
         middle = f"/namespaces/{quote(namespace, safe='')}" if namespace and self.namespaced else ""
         tail = "".join(f"/{quote(part, safe='')}" for part in (name, subresource) if part)
         return f"/api{'s' if self.group else ''}/{self.api_version}{middle}/{self.plural}{tail}"
@@ -67,7 +67,7 @@ KINDS = (
 _BY_NAME = {(kind.group, kind.kind): kind for kind in KINDS}
 _BOOTSTRAPPING = "kubernetes.io/bootstrapping"  # label of the roles that an API server creates
 _WORKLOADS = 9  # order of kinds with pods
-_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")  # of requirements of nodes
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")  # of node affinities
 POD_KINDS = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod"})
 _CONSUMERS = POD_KINDS | {"PersistentVolumeClaim"}
 # Objects that API servers create by themselves.
@@ -97,7 +97,7 @@ def custom_kind(definition: Mapping[str, Any]) -> Kind | None:
 
 
 def apply_order(ref: Ref) -> int:
-    """Return the position in which an object is applied: what others need comes first."""
+    """Return the position in which an object is applied: objects that other objects need come first."""
     kind = kind_of(ref)
     return kind.order if kind else _CUSTOM_ORDER
 
@@ -113,7 +113,7 @@ def internal(obj: Mapping[str, Any]) -> bool:
 
 
 def ref_of(obj: Mapping[str, Any]) -> Ref:
-    """Return the reference of an object. Raises Invalid that names the field."""
+    """Return the reference of an object. Raises Invalid, which names the field."""
     metadata = _mapping(obj.get("metadata"), "metadata")
     texts: dict[str, Any] = {"apiVersion": obj.get("apiVersion"), "kind": obj.get("kind"),
                              "metadata.name": metadata.get("name"),
@@ -159,7 +159,7 @@ def portable(manifest: dict[str, Any], managed_fields: object = None) -> dict[st
 
 
 def item_of(obj: Mapping[str, Any]) -> Item:
-    """Return what scheduling needs to know of an object. Raises Invalid that names the field."""
+    """Return the properties of an object that scheduling needs. Raises Invalid, which names the field."""
     item = _item_of(obj)
     return msgspec.structs.replace(item, finished=True, pod=None) if finished(item.ref, obj.get("status")) else item
 
@@ -177,8 +177,8 @@ def holds(status: object, kind: str) -> bool:
 
 
 def consumes(ref: Ref, replicas: int | None) -> bool:
-    """Return True for objects that run pods or store data, and for custom resources, which may. ``replicas``: of the
-    object, or None."""
+    """Return True for objects that run pods or store data, and for custom resources, which may do so. ``replicas``:
+    number of replicas of the object, or None."""
     return replicas != 0 and (ref.kind in _CONSUMERS or kind_of(ref) is None)
 
 
@@ -258,7 +258,7 @@ def _replicas_path(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def set_replicas(manifest: dict[str, Any], replicas: int) -> None:
-    """Write a number of replicas where :func:`item_of` has read it."""
+    """Write a number of replicas to the field from which :func:`item_of` reads it."""
     group = str(manifest.get("apiVersion")).rpartition("/")[0]
     custom = (group, manifest.get("kind")) not in _BY_NAME
     path = (_replicas_path(manifest.get("metadata") or {}) if custom else []) or ["spec", "replicas"]
@@ -308,7 +308,7 @@ def _affinity(required: object, field: str) -> tuple[Mapping[str, Any], ...]:
                 _mapping(term, where).get(part), f"{where}.{part}")]
             for entry in entries:
                 if not isinstance(entry.get("key"), str) or entry.get("operator") not in _OPERATORS:
-                    raise Invalid(f"{where}.{part}: without a key, or with an operator that does not exist.")
+                    raise Invalid(f"{where}.{part}: an entry has no key or an unknown operator.")
                 values = _sequence(entry.get("values"), f"{where}.{part}.values")
                 if not all(isinstance(value, str) for value in values):
                     raise Invalid(f"{where}.{part}.values: not a list of texts.")

@@ -1,7 +1,8 @@
 """The interface of providers, which stop and start whole workload clusters.
 
-A provider is a class with an entry point in ``nova.federator.providers``, named like ``spec.provider`` of its clusters.
-The class is called with the environment of the scheduler, and raises Invalid if it is not configured.
+A provider is a class with an entry point in the group ``nova.federator.providers``. The name of the entry point is
+``spec.provider`` of its clusters. The class is called with the environment variables of the scheduler, and raises
+Invalid if it is not configured.
 """
 
 from collections.abc import Mapping
@@ -19,9 +20,9 @@ class ProviderError(ReportedError):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster for a provider. ``name`` is certified by Nova; an agent reports ``provider`` to ``version``, so nothing
-    must be stopped or deleted because of these. ``node_groups``: the sizes before standby. ``template``: for a new
-    cluster, the name of the cluster to copy. ``kubeconfig``: for a created cluster, with which its agent joins."""
+    """The cluster of a call. ``name``: of the Cluster object. The agent of the cluster reports ``provider`` to
+    ``version``: do not stop or delete anything because of these. ``node_groups``: the sizes before standby.
+    ``template``: for a new cluster, the cluster to copy. ``kubeconfig``: lets the agent of a created cluster join."""
 
     name: str
     provider: str = ""
@@ -36,7 +37,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 class Provider(Protocol):
     """Calls end when the change is complete, or fail with ProviderError. They may be cancelled after a deadline, and
-    are repeated after failures and restarts: a call whose result exists already succeeds."""
+    are repeated after failures and restarts: a call must succeed if its result exists already."""
 
     async def describe(self, target: Target) -> NodeGroups:
         """Return the node groups of a running cluster with their sizes."""
@@ -57,5 +58,5 @@ class Provider(Protocol):
     async def create(self, target: Target) -> None:
         """Create a cluster, and an agent in it that joins under the name of the cluster. If this provider has created
         it already, make sure that it runs. Fail if another cluster has this name: users choose names by annotation, and
-        what has been created may be deleted later."""
+        Nova may delete the created cluster later."""
         ...

@@ -41,7 +41,7 @@ def excerpt(value: object) -> str:
 
 
 def text(resource: str, thousandths: int) -> str:
-    """Return a quantity for a message, exactly: bytes with the largest binary unit (1536Mi), others like 500m or 2."""
+    """Return an exact quantity for a message: bytes with the largest exact binary unit (1536Mi), others like 500m."""
     if (resource == "memory" or resource.endswith("storage")) and thousandths % 1_024_000 == 0 and thousandths:
         amount, units = thousandths // 1_024_000, iter(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
         unit = next(units)

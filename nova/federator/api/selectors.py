@@ -1,4 +1,4 @@
-"""Label selectors: compiled with errors that name the field, with indexes that find the selectors of an object and the
+"""Label selectors: a compiler, whose errors name the field, and indexes that find the selectors of an object and the
 objects of a selector."""
 
 import re
@@ -10,16 +10,16 @@ from nova.federator.api.quantity import excerpt
 from nova.federator.api.types import Selector
 
 T = TypeVar("T")
-_TERMS = 100  # labels and expressions of a selector
-_VALUES = 1000  # values of an expression
+_TERMS = 100  # maximum number of labels and expressions of a selector
+_VALUES = 1000  # maximum number of values of an expression
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _PREFIX = r"(?=.{1,253}/)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*/"
 _KEY, _VALUE = re.compile(f"({_PREFIX})?{_NAME}", re.ASCII), re.compile(f"({_NAME})?", re.ASCII)
 
 
 def compile_selector(selector: object, field: str) -> Selector:
-    """Return a LabelSelector ready for matching. ``field``: its name for errors. An empty selector matches everything.
-    Raises Invalid."""
+    """Return a LabelSelector ready for matching. ``field``: name of its field in errors. An empty selector matches all
+    objects. Raises Invalid."""
     if not isinstance(selector, Mapping):
         raise Invalid(f"{field}: not an object.")
     if unknown := selector.keys() - {"matchLabels", "matchExpressions"}:
@@ -86,8 +86,8 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
 
 
 class SelectorIndex(Generic[T]):
-    """Owners of selectors, found by the labels of an object. A selector with a required label is stored by it, so
-    matching costs the labels of the object, not the number of selectors."""
+    """Owners of selectors, found by the labels of an object. A selector with a required label is stored under this
+    label, so the time of a search depends on the labels of the object, not on the number of selectors."""
 
     def __init__(self) -> None:
         self._owners: dict[tuple[str, str | None] | None, set[T]] = {}  # see _places
@@ -125,7 +125,7 @@ def _places(selectors: Iterable[Selector]) -> set[tuple[str, str | None] | None]
 
 
 class LabelIndex:
-    """Keys of objects, found by selectors: a change of a policy costs the objects that it selects, not all objects."""
+    """Keys of objects, found by selectors, so that a change of a policy examines only objects that it may select."""
 
     def __init__(self) -> None:
         self._labels: dict[str, Mapping[str, str]] = {}  # key of an object -> its labels

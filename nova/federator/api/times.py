@@ -2,16 +2,16 @@
 
 import datetime
 
-CLOCK_ERROR = datetime.timedelta(hours=1)  # by which certificates are valid earlier: clocks elsewhere may be behind
+CLOCK_ERROR = datetime.timedelta(hours=1)  # certificates are valid from so long ago: clocks elsewhere may be behind
 
 
 def now() -> str:
-    """Return the present time as in metadata and conditions."""
+    """Return the present time in the format of metadata and conditions."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds_since(stamp: str) -> float:
-    """Return the seconds since a time that :func:`now` returned, at least 0; 0 if it is unreadable."""
+    """Return the seconds since a time that :func:`now` returned, at least 0; 0 if the time cannot be parsed."""
     try:
         then = datetime.datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.UTC)
     except ValueError:
@@ -20,5 +20,5 @@ def seconds_since(stamp: str) -> float:
 
 
 def now_exactly() -> str:
-    """Return the present time with microseconds, as in Leases."""
+    """Return the present time with microseconds, in the format of Leases."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

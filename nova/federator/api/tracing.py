@@ -1,6 +1,6 @@
 """OpenTelemetry spans of placements, from the decision of the scheduler to the copies that agents apply.
 
-The variables of OpenTelemetry configure them. Without a collector the libraries are not imported.
+The environment variables of OpenTelemetry configure the spans. Without a collector the libraries are not imported.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ _propagator: Any = None
 
 
 def start(service: str) -> Callable[[], None]:
-    """Send spans to the collector that a variable names, if there is one. Return a function that sends the last spans.
-    Raises Invalid if the packages are missing."""
+    """Start sending spans to the collector that an environment variable names, if there is one. Return a function that
+    sends the remaining spans before the process ends. Raises Invalid if the packages are missing."""
     global _tracer, _propagator
     if not any(os.environ.get(name) for name in _COLLECTOR):
         return lambda: None
@@ -50,7 +50,7 @@ def span(name: str, parent: str = "", **attributes: str) -> contextlib.AbstractC
 
 
 def traceparent() -> str:
-    """Return the current span as a W3C traceparent, or an empty text without one."""
+    """Return the current span as a W3C traceparent, or an empty text if there is no span."""
     carrier: dict[str, str] = {}
     if _tracer is not None:
         _propagator.inject(carrier)

@@ -93,7 +93,7 @@ class Item(msgspec.Struct, frozen=True):
     labels: Mapping[str, str] = {}
     replicas: int | None = None
     pod: PodNeeds | None = None
-    completions: int | None = None  # Jobs
+    completions: int | None = None  # number of pods of a Job or Pod
     break_first: bool = False  # never run in two clusters at a time, not even during a move
     stop_time: int = 0  # seconds that its pods may take to end
     finished: bool = False  # a Job or Pod that has ended: it never runs again
@@ -155,9 +155,9 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """A cluster that was not chosen. ``wait_for``: what would change that: "capacity", "labels", "ready", "kind", or ""
-    if only a change of the object or the policy helps. ``message``: the first failing check with its numbers, and what
-    would change it."""
+    """A cluster that was not chosen. ``wait_for``: the change of the cluster after which it is checked again:
+    "capacity", "labels", "ready" or "kind"; "" if only a change of the object or the policy helps. ``message``: the
+    first failed check with its numbers, and what would change its result."""
 
     cluster: str
     check: str
@@ -169,8 +169,8 @@ class Decision(msgspec.Struct, frozen=True):
     """The desired placement of a group: cluster -> key of item -> replicas (None: the whole object).
 
     Items with a share of 0 replicas are left out. ``placed``: False if no cluster meets the policy; the targets are
-    then the present ones, or none. ``warnings``: for events. ``wakes``: placements in clusters in standby, which are
-    woken; until these are ready the targets take nothing away from any cluster, and ``placed`` is False.
+    then the present ones, or none. ``warnings``: for events. ``wakes``: placements in clusters in standby, which Nova
+    wakes. Until these clusters are ready, the targets remove nothing from any cluster, and ``placed`` is False.
     """
 
     targets: Mapping[str, Mapping[str, int | None]]

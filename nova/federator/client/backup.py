@@ -33,17 +33,17 @@ REPLICAS = "nova.elotl.co/replicas"  # annotation of a component that is stopped
 REPLACED = "nova.elotl.co/replaced-data"
 _PORT = 2379
 _HASH = 32  # bytes of the SHA-256 at the end of a snapshot
-_PAGE = 512  # bytes; the data of a snapshot are a multiple
-_BLOCK = 1 << 20  # bytes of a snapshot, which can have gigabytes, that are in memory
-_POLL = 0.5
-_TIMEOUT = 360.0  # seconds for each component, and for each member of etcd
+_PAGE = 512  # bytes; the size of the data in a snapshot is a multiple of this
+_BLOCK = 1 << 20  # bytes of a snapshot that are read at once; a snapshot can have gigabytes
+_POLL = 0.5  # seconds between two checks
+_TIMEOUT = 360.0  # timeout of each step for a component or a member of etcd, in seconds
 _STOPPED = "Components of the control plane may be stopped. Remove the cause, if there is one, and repeat the command."
 _SEND = "cat > /transfer/snapshot.db && touch /transfer/complete"
 _CLEAN = "rm -rf /var/lib/etcd/restored"
 _RECEIVE = f"{_CLEAN}; until [ -e /transfer/complete ]; do sleep 0.2; done"
 _WAIT = "until [ -e /transfer/exchange ]; do sleep 0.2; done"
-# Runs in the folder of the volume. $0: the new name of the previous data. If it exists, an interrupted restoration has
-# created ``data``, which were never used. Retains the last three.
+# Runs in the folder of the volume. $0: the new name of the previous data. If $0 exists, an interrupted restoration has
+# created ``data``, which were never used. Keeps the three newest folders of previous data.
 REPLACE = """if [ -e "$0" ]; then rm -rf data; elif [ -e data ]; then mv data "$0"; fi; mv restored data; sync
 for old in $(ls -d replaced-* 2>/dev/null | sort -r | tail -n +4); do rm -rf "$old"; done"""
 
@@ -72,7 +72,7 @@ async def save(hosting: Api, namespace: str, target: pathlib.Path, report: Repor
 
 
 def check(snapshot: pathlib.Path) -> None:
-    """Raise Invalid if a file is no complete snapshot."""
+    """Raise Invalid if a file is not a complete snapshot."""
     try:
         with snapshot.open("rb") as file:
             left = size = os.fstat(file.fileno()).st_size - _HASH
@@ -84,7 +84,7 @@ def check(snapshot: pathlib.Path) -> None:
     except OSError as error:
         raise Invalid(f"Cannot read {snapshot}: {error.strerror}.") from None
     if size <= 0 or size % _PAGE or digest.digest() != stored:
-        raise Invalid(f"{snapshot} is no complete backup.")
+        raise Invalid(f"{snapshot} is not a complete backup.")
 
 
 async def _ready_member(hosting: Api, namespace: str) -> str:
@@ -107,13 +107,13 @@ def _login(files: Mapping[str, Mapping[str, bytes]]) -> ssl.SSLContext:
 
 
 async def _download(server: str, login: ssl.SSLContext, target: pathlib.Path) -> None:
-    """Write the snapshot that etcd sends as lines of JSON with encoded blocks."""
+    """Write the snapshot to a file; etcd sends it as lines of JSON with encoded blocks."""
     timeout = aiohttp.ClientTimeout(total=None, sock_read=60.0)
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=login), timeout=timeout) as session:
             async with session.post(f"{server}/v3/maintenance/snapshot", json={}, read_bufsize=1 << 20) as response:
                 if response.status != 200:
-                    raise ReportedError(f"etcd sends no snapshot: {(await response.text())[:300]}")
+                    raise ReportedError(f"etcd refused to send a snapshot: {(await response.text())[:300]}")
                 with target.open("wb") as file:
                     while line := await response.content.readline():
                         message = json.loads(line)
@@ -178,8 +178,8 @@ class Restoration:
         return workload
 
     async def _stop(self, plural: str, name: str, default: int) -> None:
-        """Stop a component. ``default``: replicas of a component that was stopped before. A component that runs in
-        spite of its annotation was started by an operator after an interruption."""
+        """Stop a component. ``default``: number of replicas to store if it was stopped before. A component that runs
+        despite the annotation REPLICAS was started by an operator after an interruption."""
         workload = await self._workload(plural, name)
         replicas = int(workload["spec"]["replicas"])
         if replicas or REPLICAS not in (workload["metadata"].get("annotations") or {}):
@@ -197,7 +197,7 @@ class Restoration:
             await manifests.wait_ready(self.hosting, self.namespace, plural, name, _TIMEOUT)
 
     async def _wait_ended(self, workload: Object) -> None:
-        """Wait until a component has no pods: those of etcd use the volumes, others have caches of the data."""
+        """Wait until a component has no pods: pods of etcd use the volumes, pods of others have caches of the data."""
         selector = ",".join(f"{key}={value}" for key, value in workload["spec"]["selector"]["matchLabels"].items())
         deadline = time.monotonic() + _TIMEOUT
         while pods := (await self.hosting.list(self._pods, labelSelector=selector))["items"]:
@@ -209,7 +209,7 @@ class Restoration:
 
     async def _prepare_all(self, pods: Sequence[Object], exchanging: bool) -> None:
         """Prepare the data of all members. If that fails, start the components with their present data and raise
-        Unchanged. ``exchanging``: an earlier attempt may have replaced data, so that the components must not start."""
+        Unchanged. ``exchanging``: an earlier attempt may have replaced data, so the components must not start."""
         results = await asyncio.gather(*(self._prepare(pod) for pod in pods), return_exceptions=True)
         for error in results:
             if isinstance(error, ReportedError):
@@ -225,7 +225,7 @@ class Restoration:
                 raise error
 
     async def _prepare(self, pod: Object) -> None:
-        """Create the pod of a member, send the snapshot, and wait until the new data are beside the present ones."""
+        """Create the pod of a member, send the snapshot, and wait until the new data exist beside the present data."""
         name = pod["metadata"]["name"]
         await self._remove(name)
         self._created[name] = (await self.hosting.create(self._pods, pod))["metadata"]["uid"]
@@ -291,8 +291,8 @@ def _members(etcd: Object, namespace: str) -> dict[str, str]:
 
 
 def _pod(etcd: Object, image: str, member: str, members: Mapping[str, str], former: str) -> dict[str, Any]:
-    """Return a pod that receives a snapshot, creates data of a member from it, and exchanges the data when a file tells
-    it to. ``former``: the new name of the previous data."""
+    """Return a pod that receives a snapshot, creates the data of a member from it, and exchanges the data once a file
+    exists. ``former``: the new name of the previous data."""
     initial = ",".join(f"{name}={address}" for name, address in members.items())
     mounts = [{"name": "data", "mountPath": "/var/lib/etcd"}, {"name": "transfer", "mountPath": "/transfer"}]
     spec = etcd["spec"]["template"]["spec"]

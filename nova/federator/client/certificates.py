@@ -32,7 +32,7 @@ Files = dict[str, bytes]  # file name in a Secret -> PEM
 
 class CertificateOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses in the certificates. ``endpoint``: address or name by which clients reach the API server. ``node``: a
-    further one. Raises Invalid for anything else."""
+    further address or name, or empty. Raises Invalid for other values."""
 
     endpoint: str
     namespace: str = "elotl"
@@ -72,7 +72,7 @@ class Authority:
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes) -> Self:
-        """Return a stored authority. Raises Invalid if certificate and key are unreadable or do not fit together."""
+        """Return a stored authority. Raises Invalid if certificate and key are unreadable or do not match."""
         try:
             parsed, private = x509.load_pem_x509_certificate(certificate), serialization.load_pem_private_key(key, None)
         except (ValueError, TypeError) as error:
@@ -91,8 +91,8 @@ class Authority:
 
     def issue(self, common_name: str, organization: str = "", hosts: tuple[str, ...] = (), client: bool = True,
               ) -> tuple[bytes, bytes]:
-        """Return a new certificate and its key (PEM). ``hosts``: makes it a server's certificate. ``client``: makes it
-        a client's certificate; a certificate may be both."""
+        """Return a new certificate and its key (PEM). ``hosts``: names and addresses of a server, for which it is
+        valid. ``client``: it is valid for a client. A certificate may be valid for both."""
         key = _key()
         usages = [*([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else ()),
                   *([ExtendedKeyUsageOID.CLIENT_AUTH] if client else ())]

@@ -1,4 +1,4 @@
-"""Explanations and plans: the scheduler's own functions on a snapshot of the control plane. Nothing is written."""
+"""Explanations and plans, by the scheduler's own functions on a snapshot of the control plane. They write nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ _CHANGES = {"capacity": "free capacity", "labels": "other labels of the cluster"
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A cluster's part in an explanation. ``state``: "runs", "chosen", "fits" or "rejected"."""
+    """The line of a cluster in an explanation. ``state``: "runs", "chosen", "fits" or "rejected"."""
 
     cluster: str
     state: str
@@ -27,7 +27,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """The reasons for which an object runs where it runs."""
+    """The reasons for the placement of an object."""
 
     ref: Ref
     summary: str
@@ -130,7 +130,7 @@ def kind_named(text: str) -> objects.Kind:
 
 
 def _running(parts: Mapping[int, Schedule], key: str) -> str:
-    """Return what a cluster has of an object and its state, or an empty text."""
+    """Return the share of a cluster in an object and the state of the copy, or an empty text if there is no copy."""
     for part in parts.values():
         for entry in part.entries:
             if entry.ref.key == key:

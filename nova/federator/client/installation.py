@@ -17,9 +17,9 @@ from nova.federator.client.manifests import Settings
 from nova.federator.kube.client import Api, ApiError, Object
 from nova.federator.kube.config import Kubeconfig, decode
 
-INIT = "nova-cluster-init-kubeconfig"  # the Secret with which an agent joins
+INIT = "nova-cluster-init-kubeconfig"  # the Secret with the kubeconfig with which an agent joins
 CLUSTERS = f"/apis/{CLUSTER_GROUP}/{VERSION}/clusters"
-_POLL = 0.5
+_POLL = 0.5  # seconds between two checks
 
 Reporter = Callable[[str], None]  # prints a line of progress
 Connect = Callable[[Kubeconfig], Api]
@@ -38,8 +38,8 @@ class Address(NamedTuple):
 
 
 def address_of(service: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Address | None:
-    """Return the address of the Service apiserver, or None while it has none. The environment variable PUBLIC_HOST
-    replaces the host, for hosting clusters without load balancers."""
+    """Return the address of the Service apiserver, or None while it has none. The environment variable that
+    manifests.PUBLIC_HOST names replaces the host, for hosting clusters without load balancers."""
     spec, port = service.get("spec") or {}, 443
     ports = spec.get("ports") or [{}]
     if spec.get("type") == "NodePort":
@@ -53,7 +53,8 @@ def address_of(service: Mapping[str, Any], environment: Mapping[str, str] = os.e
 
 
 async def kubeconfig(hosting: Api, namespace: str) -> Kubeconfig:
-    """Return the administrator's kubeconfig of a control plane. Raises Invalid if it has no address or certificates."""
+    """Return the administrator's kubeconfig of a control plane. Raises Invalid if the control plane has no address or
+    no certificates."""
     service = await hosting.find(f"/api/v1/namespaces/{namespace}/services/apiserver")
     if service is None:
         raise Invalid(f"Namespace {namespace} of {hosting.config.server} has no Service apiserver: is this the hosting"
@@ -99,8 +100,8 @@ async def install_control_plane(hosting: Api, name: str, settings: Settings, con
 async def uninstall_control_plane(hosting: Api, settings: Settings) -> bool:
     """Remove a control plane with its certificates and its address. The copies in workload clusters stay. Return False
     if the namespace, with the volumes of etcd, stays because novactl did not create it. Raises ApiError, or Refused if
-    the namespace has no control plane: its objects, such as an etcd, then belong to others."""
-    mark = certificates.secret(certificates.CONTROL_PLANE, settings.namespace, {})  # exists until the end
+    the namespace has no control plane: objects in it, for example an etcd, do not belong to Nova."""
+    mark = certificates.secret(certificates.CONTROL_PLANE, settings.namespace, {})  # deleted last
     if not (await hosting.find(f"/api/v1/namespaces/{settings.namespace}/secrets/{certificates.CONTROL_PLANE}")
             or await manifests.created_namespace(hosting, settings.namespace)):
         raise Refused(f"Namespace {settings.namespace} of {hosting.config.server} has no Nova control plane.")
@@ -133,12 +134,12 @@ async def install_agent(workload: Api, settings: Settings, init: Kubeconfig) -> 
 
 async def uninstall_agent(workload: Api, settings: Settings) -> None:
     """Remove an agent, its credentials, and its namespace if novactl created it. Raises Refused if the namespace has
-    the agent of another cluster, or if the cluster has its agent in another namespace: both have the same rights."""
+    the agent of another cluster, or if the cluster's agent is in another namespace: it would lose its rights."""
     path = f"/apis/apps/v1/namespaces/{settings.namespace}/deployments/nova-agent"
     deployment = await workload.find(path)
     if deployment and _cluster_name(deployment) != settings.cluster:
-        raise Refused(f"The agent in namespace {settings.namespace} of {workload.config.server} is of cluster"
-                      f" {_cluster_name(deployment)}, not {settings.cluster}.")
+        raise Refused(f"The agent in namespace {settings.namespace} of {workload.config.server} belongs to cluster"
+                      f" {_cluster_name(deployment)}, not to {settings.cluster}.")
     binding = await workload.find("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/nova-agent") or {}
     namespaces = [str(subject.get("namespace")) for subject in binding.get("subjects") or ()]
     if not deployment and namespaces and settings.namespace not in namespaces:
@@ -181,7 +182,7 @@ async def _wait_address(hosting: Api, namespace: str, timeout: float) -> Address
 
 
 async def _install_certificates(hosting: Api, namespace: str, address: Address, report: Reporter) -> None:
-    """Create the Secrets. Existing certificates stay, since components and agents trust their authorities."""
+    """Create the Secrets, unless they exist: components and agents trust the authorities of existing certificates."""
     collection = f"/api/v1/namespaces/{namespace}/secrets"
     names = (certificates.CONTROL_PLANE, certificates.ETCD, certificates.KUBECONFIG, certificates.SIGNING)
     stored = [name for name in names if await hosting.find(f"{collection}/{name}")]
@@ -194,11 +195,11 @@ async def _install_certificates(hosting: Api, namespace: str, address: Address, 
     created = certificates.secrets(CertificateOptions(
         endpoint=address.host, namespace=namespace, node=os.environ.get("NOVA_NODE_IP", "")))
     report("Certificates successfully generated.")
-    await manifests.apply(hosting, reversed(created))  # nova-cert last: it marks the end
+    await manifests.apply(hosting, reversed(created))  # nova-cert is the last one: it marks that all exist
 
 
 async def _install_custom_resources(nova: Api, timeout: float) -> None:
-    """Install the custom resources as soon as the API server answers."""
+    """Install the custom resources as soon as the API server responds."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -211,7 +212,7 @@ async def _install_custom_resources(nova: Api, timeout: float) -> None:
 
 
 def encode_init(config: Kubeconfig) -> str:
-    """Return the kubeconfig with which an agent joins as one word of a command line."""
+    """Return the kubeconfig with which an agent joins, as a single word for a command line."""
     return base64.b64encode(config.render("nova-agent").encode()).decode()
 
 

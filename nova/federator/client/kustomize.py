@@ -22,12 +22,12 @@ def read(path: pathlib.Path) -> list[Object]:
     except OSError as error:
         raise Invalid(f"Cannot read {path}: {error.strerror}.") from None
     except yaml.YAMLError as error:
-        raise Invalid(f"{path} is no YAML: {error}") from None
+        raise Invalid(f"{path} is not YAML: {error}") from None
 
 
 def build(folder: pathlib.Path) -> list[Object]:
-    """Return the objects of a kustomization, without a change of their namespaces. Raises Invalid for fields of
-    kustomize that are not supported."""
+    """Return the objects of a kustomization; the field ``namespace`` is ignored. Raises Invalid for fields of kustomize
+    that are not supported."""
     objects: list[Object] = []
     try:
         _add(folder, objects)
@@ -61,7 +61,7 @@ def _patch(objects: list[Object], patch: Any, target: Mapping[str, str], path: p
     matches = [number for number, obj in enumerate(objects) if target.get("kind", obj["kind"]) == obj["kind"]
                and target.get("name", obj["metadata"]["name"]) == obj["metadata"]["name"]]
     if not matches:
-        raise Invalid(f"{path}: no object has the kind and name of the patch of {' '.join(target.values())}.")
+        raise Invalid(f"{path}: a patch is for {' '.join(target.values())}, but no object has this kind and name.")
     for number in matches:
         if isinstance(patch, list):
             for operation in patch:
@@ -71,7 +71,7 @@ def _patch(objects: list[Object], patch: Any, target: Mapping[str, str], path: p
 
 
 def _merge(old: Any, patch: Any, field: str = "") -> Any:
-    """Return the result of a strategic merge patch. Elements of the patch precede other ones, as in kustomize."""
+    """Return the result of a strategic merge patch. Elements of the patch precede other elements, as in kustomize."""
     if isinstance(old, dict) and isinstance(patch, dict):
         if any(name.startswith("$") for name in patch):
             raise Invalid(f"novactl does not support the directives {', '.join(patch)} of patches.")

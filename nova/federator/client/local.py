@@ -29,16 +29,16 @@ from nova.federator.scheduling.standby import VARIABLES
 LOG = logging.getLogger(__name__)
 DIRECTORY = "NOVA_LOCAL_DIRECTORY"  # environment variable of the scheduler, for the provider of local clusters
 _CHECK = 1.0  # seconds between two checks of the processes
-_LONGEST_DELAY = 30.0  # seconds before a process that ends again and again is restarted
-_READY_TIMEOUT = 120.0  # seconds within which all clusters must be connected
-_ETCDCTL_TIMEOUT = 60.0
-_RESTORE_SPACE = 256 << 20  # bytes that a restoration needs in addition to the snapshot: logs of etcd
-_FIRST_INDEX = 101  # of whole clusters: part of their addresses
+_LONGEST_DELAY = 30.0  # longest delay before a process that ends again and again is restarted, in seconds
+_READY_TIMEOUT = 120.0  # seconds in which all clusters must connect
+_ETCDCTL_TIMEOUT = 60.0  # timeout of a call of etcdctl, in seconds
+_RESTORE_SPACE = 256 << 20  # bytes that a restoration needs for logs of etcd, in addition to the snapshot
+_FIRST_INDEX = 101  # WholeCluster.index of the first cluster with real pods
 
 
 class LocalFederation:
-    """The clusters of a directory. ``members``: number of workload clusters to have at least; existing ones stay.
-    ``whole``: new members run real pods (needs root); otherwise their nodes are simulated."""
+    """The clusters of a directory. ``members``: minimum number of workload clusters; existing ones stay. ``whole``: new
+    members run real pods (needs root); otherwise their nodes are simulated."""
 
     def __init__(self, directory: pathlib.Path, members: int = 0, whole: bool = False, port: int = 0) -> None:
         self.directory = directory.absolute()
@@ -60,7 +60,7 @@ class LocalFederation:
             controllers=True, scheduler=True, nodes=NodeOptions(count=2), small=True))
 
     async def start(self) -> None:
-        """Start what does not run, and wait until all clusters are connected. Raises ReportedError."""
+        """Start the processes that do not run, and wait until all clusters are connected. Raises ReportedError."""
         files.private_directory(self.directory)
         clusters = [self.nova, *self.members]
         await asyncio.gather(*(cluster.start(180.0) for cluster in clusters))
@@ -79,7 +79,7 @@ class LocalFederation:
             await self._wait_connected(nova)
 
     async def _write_bootstrap(self, nova: Api, member: LocalCluster) -> None:
-        """Write the kubeconfig with which an agent joins, unless the agent has one already."""
+        """Write the kubeconfig with which an agent joins, unless the file exists already."""
         path = member.directory / "init.kubeconfig"
         if not path.exists():
             config = bootstrap_config(self._reached_from(member), await create_token(nova, member.name))
@@ -134,7 +134,7 @@ class LocalFederation:
             await asyncio.sleep(0.2)
 
     def _merged(self) -> str:
-        """Return a kubeconfig with a context for each cluster; the current one is that of the control plane."""
+        """Return a kubeconfig with a context for each cluster. The current context is that of the control plane."""
         merged: dict[str, object] = {"apiVersion": "v1", "kind": "Config", "current-context": "nova", "preferences": {}}
         sections: dict[str, list[object]] = {"clusters": [], "contexts": [], "users": []}
         for cluster in (self.nova, *self.members):
@@ -146,7 +146,7 @@ class LocalFederation:
         return text
 
     async def stop(self) -> None:
-        """Stop all processes. Objects stay; the next start continues."""
+        """Stop all processes. The data stay, so the next start continues with them."""
         await self.processes.stop(["supervisor"])
         await self.processes.stop(name for name in self.processes.names() if name != "supervisor")
         await asyncio.gather(*(cluster.stop() for cluster in (*self.members, self.nova)))
@@ -162,7 +162,7 @@ class LocalFederation:
                 path.rmdir()
 
     async def backup(self, target: pathlib.Path) -> None:
-        """Store a consistent copy of the control plane's data in a file of mode 0600, while it runs. Raises
+        """Store a consistent copy of the data of the running control plane in a file of mode 0600. Raises
         ReportedError."""
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.with_name(f".new-{target.name}")
@@ -172,8 +172,8 @@ class LocalFederation:
 
     async def restore(self, source: pathlib.Path) -> None:
         """Replace the data of the control plane by a copy. The control plane stops when the new data are complete;
-        workload clusters run on. The replaced data stay beside it until the next restore. Raises Invalid,
-        ReportedError."""
+        workload clusters run on. The replaced data stay in the folder ``etcd-replaced`` until the next restoration.
+        Raises Invalid, ReportedError."""
         check(source)
         files.private_directory(self.directory)
         data = self.nova.directory / "etcd"
@@ -191,7 +191,7 @@ class LocalFederation:
         await self.processes.stop(["supervisor"])
         await self.processes.stop(["nova-scheduler"])
         await self.nova.stop()
-        if data.exists():  # otherwise an interrupted restore has renamed them already
+        if data.exists():  # otherwise an interrupted restoration has renamed the folder already
             shutil.rmtree(old, ignore_errors=True)
             data.rename(old)
         fresh.rename(data)
@@ -241,13 +241,13 @@ class LocalFederation:
         return {self.agent_of(member.name) for member in self.members if member.suspended}
 
     def start_supervisor(self) -> None:
-        """Start a process that supervises this federation, unless there is one."""
+        """Start a process that supervises this federation, unless it runs already."""
         if not self.processes.record("supervisor"):
             self.processes.start("supervisor", (sys.executable, "-m", "nova.cli.federation.main", "up", "--supervise",
                                                 f"--directory={self.directory}"))
 
     def running(self) -> dict[str, bool]:
-        """Return whether each component of the control plane runs, by the title that status prints."""
+        """Return for each component of the control plane (title in the output of status) whether it runs."""
         parts = self.nova.processes
         return {"API Server": parts.record("kube-apiserver") is not None,
                 "Kube-controller-manager": parts.record("kube-controller-manager") is not None,

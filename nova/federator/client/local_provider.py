@@ -12,7 +12,7 @@ from nova.federator.client.local import DIRECTORY, LocalFederation
 from nova.federator.local.cluster import LocalCluster
 from nova.federator.local.whole import WholeCluster
 
-_START = 600.0  # seconds for the start of a cluster on a busy machine
+_START = 600.0  # timeout of the start of a cluster, in seconds; the machine may be busy
 
 
 class LocalProvider:
@@ -48,8 +48,9 @@ class LocalProvider:
             shutil.rmtree(member.directory, ignore_errors=True)
 
     async def create(self, target: Target) -> None:
-        if "workload-" not in target.name:  # not recognized as a member, and perhaps a directory of something else
-            raise ProviderError(f"{self.directory} has no room for {target.name}: names of clusters contain workload-.")
+        if "workload-" not in target.name:  # LocalFederation would not recognize the directory as that of a member
+            raise ProviderError(f"Cannot create cluster {target.name} in {self.directory}: the names of local clusters"
+                                " must contain workload-.")
         directory = self.directory / target.name
         if not directory.exists():
             files.private_directory(directory)
@@ -65,7 +66,7 @@ class LocalProvider:
 
     @contextlib.contextmanager
     def _member(self, name: str) -> Iterator[tuple[LocalFederation, LocalCluster]]:
-        """Yield the federation and a member of it, by their present state. Errors become ProviderErrors."""
+        """Yield the federation and one of its members, read from the directory. Errors become ProviderErrors."""
         try:
             federation = LocalFederation(self.directory)
             member = next((member for member in federation.members if member.name == name), None)

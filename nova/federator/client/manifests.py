@@ -21,15 +21,15 @@ COMPONENTS = (("statefulsets", "etcd", "ETCD"), ("deployments", "apiserver", "AP
               ("deployments", "nova-scheduler", "Nova scheduler"))
 _IMAGE = "elotl/nova-federator"
 _CREATED = {"app.kubernetes.io/managed-by": "novactl"}  # label of namespaces that novactl created
-_POLL = 0.5  # seconds
-_VALID_NAMESPACE = "elotl"  # in the manifests
+_POLL = 0.5  # seconds between two checks
+_VALID_NAMESPACE = "elotl"  # the namespace in the manifests
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Changes to the manifests. ``repository``, ``tag``: of Nova's image; empty for those of this release.
     ``replicas``: 3 for a highly available control plane. ``cluster``: name of the workload cluster of an agent.
-    ``public_host``: of the Nova API server, if its Service has no load balancer.
-    ``timeout``: seconds for an address, for each component, and for the first answer of the API server."""
+    ``public_host``: host of the Nova API server, if its Service has no load balancer. ``timeout``: seconds to wait for
+    the address of the Service, then for each component to be ready, and for the first response of the API server."""
 
     namespace: str = _VALID_NAMESPACE
     repository: str = ""
@@ -80,8 +80,8 @@ async def created_namespace(api: Api, name: str) -> Object | None:
 
 
 async def delete_namespace(api: Api, name: str) -> bool:
-    """Delete a namespace that novactl created, with its content. Return False if another client created it: it stays.
-    Raises ApiError."""
+    """Delete a namespace that novactl created, with its content. Return False if the namespace stays, because another
+    client created it. Raises ApiError."""
     if stored := await created_namespace(api, name):
         await api.delete(f"/api/v1/namespaces/{name}", uid=stored["metadata"]["uid"])
         return True
@@ -101,22 +101,22 @@ async def delete(api: Api, objects: Iterable[Object]) -> None:
 
 
 def shortfall(workload: Mapping[str, Any]) -> str:
-    """Return the reason why a Deployment or StatefulSet is not ready in its present form, or an empty text."""
+    """Return the reason why a Deployment or StatefulSet is not ready in its present version, or an empty text."""
     spec, status = workload.get("spec") or {}, workload.get("status") or {}
     wanted = spec.get("replicas", 1)
     if status.get("observedGeneration", 0) < workload["metadata"].get("generation", 0):
-        return "the last change was not processed yet"
+        return "its controller has not processed the newest change yet"
     if status.get("updatedReplicas", 0) < wanted:
         return f"{status.get('updatedReplicas', 0)} of {wanted} replicas are updated"
     if status.get("readyReplicas", 0) < wanted:
         return f"{status.get('readyReplicas', 0)} of {wanted} replicas are ready"
     if status.get("replicas", 0) > wanted:
-        return f"{status['replicas'] - wanted} replicas of the previous form still run"
+        return f"{status['replicas'] - wanted} replicas of the previous version still run"
     return ""
 
 
 async def wait_ready(api: Api, namespace: str, plural: str, name: str, timeout: float) -> None:
-    """Wait until a Deployment or StatefulSet is ready in its present form. Raises ReportedError with the reason."""
+    """Wait until a Deployment or StatefulSet is ready in its present version. Raises ReportedError with the reason."""
     deadline, reason = time.monotonic() + timeout, ""
     while time.monotonic() < deadline:
         try:

@@ -11,9 +11,9 @@ from nova.federator.store import schedules
 
 
 async def remove_cluster(nova: Api, name: str, orphan: bool, timeout: float, report: Callable[[str], None]) -> None:
-    """Delete a Cluster and wait until it is removed. Its workloads move to other clusters first; with ``orphan`` their
-    copies stay in the cluster. Raises NotKnown, ApiError, or ReportedError after ``timeout`` seconds: the removal then
-    continues in the background."""
+    """Delete a Cluster and wait until it is removed. Its workloads first move to other clusters. If ``orphan`` is set,
+    the copies stay in the cluster instead. Raises NotKnown or ApiError. Raises ReportedError after ``timeout`` seconds;
+    the removal continues in the background."""
     path = f"/apis/{CLUSTER_GROUP}/{VERSION}/clusters/{name}"
     try:
         if orphan:
@@ -38,5 +38,5 @@ async def remove_cluster(nova: Api, name: str, orphan: bool, timeout: float, rep
             previous = left
         if time.monotonic() > deadline:
             raise ReportedError(f"Cluster {name} still has {left} groups after {timeout:.0f} s. The removal continues;"
-                                " 'kubectl nova explain' shows why a group finds no other cluster.")
+                                " 'kubectl nova explain' shows why no other cluster can take a group.")
         await asyncio.sleep(1.0)

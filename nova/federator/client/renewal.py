@@ -27,29 +27,29 @@ from nova.federator.kube.config import Kubeconfig, decode
 
 NEXT = "nova-ca-next"  # the Secret with the new authorities, between stage 1 and the end of stage 2
 DIGEST = "nova.elotl.co/certificates"  # annotation of pods: a change restarts them
-_TIMEOUT = 600.0  # seconds for the restart of a component
-_CONFIRMATION_TIMEOUT = 240.0  # seconds within which agents confirm the new authorities; they check each minute
-_RESTART_TIMEOUT = 180.0  # seconds within which the API server answers after an interrupted restart
-_POLL = 2.0
+_TIMEOUT = 600.0  # timeout of the restart of a component, in seconds
+_CONFIRMATION_TIMEOUT = 240.0  # seconds in which agents must confirm the new authorities; they check each minute
+_RESTART_TIMEOUT = 180.0  # seconds in which the API server must respond after an interrupted restart
+_POLL = 2.0  # seconds between two checks
 _REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-# Lists of trusted certificates, by Secret and file: of which authority.
+# Lists of trusted certificates: (Secret, file) -> name of the authority.
 _BUNDLES = {(certificates.CONTROL_PLANE, "ca.crt"): "kubernetes-ca",
             (certificates.CONTROL_PLANE, "front-proxy-ca.crt"): "kubernetes-front-proxy-ca",
             (certificates.ETCD, "ca.crt"): "etcd-ca"}
 
 
 class Renewal:
-    """The renewal of a control plane. ``connect``: opens the Nova API server with an administrator's credentials, of
-    which it may replace the address. Methods raise ReportedError and can be repeated."""
+    """The renewal of a control plane. ``connect``: opens the Nova API server with an administrator's credentials, and
+    may replace the address in them. Methods raise ReportedError and can be repeated."""
 
     def __init__(self, hosting: Api, namespace: str, connect: Callable[[Kubeconfig], Api], report: Reporter) -> None:
         self.hosting, self.namespace, self.connect, self.report = hosting, namespace, connect, report
         self._collection = f"/api/v1/namespaces/{namespace}/secrets"
 
     async def renew(self, force: bool = False, timeout: float = _CONFIRMATION_TIMEOUT) -> None:
-        """Run stages 1 and 2, or complete them. Raises Refused if an earlier renewal was not finished, and between the
-        stages if agents do not trust the new authorities within ``timeout`` seconds. ``force``: do not wait for
-        them."""
+        """Run stages 1 and 2, or complete them. Raises Refused if an earlier renewal was not finished. Raises Refused
+        between the stages if agents do not trust the new authorities within ``timeout`` seconds. ``force``: do not wait
+        for the agents."""
         await self._wait_reachable()
         stored = await self._files(NEXT)
         if not stored:
@@ -99,7 +99,7 @@ class Renewal:
         self.report("The previous authorities are no longer trusted.")
 
     async def _wait_reachable(self) -> None:
-        """Wait until the Nova API server answers: an interrupted call of the command may have restarted components.
+        """Wait until the Nova API server responds: an interrupted call of the command may have restarted components.
         Raises ApiError."""
         stored = await self.hosting.get(f"{self._collection}/{certificates.CONTROL_PLANE}")
         deadline = time.monotonic() + _RESTART_TIMEOUT
@@ -127,7 +127,7 @@ class Renewal:
             await self._write(secret, {file: b"".join([*bundle, authority])})
 
     async def _distrust(self, secret: str, file: str, current: bytes) -> None:
-        """Keep the authority that issued the present certificates: ``current``, or the last of the list."""
+        """Keep only the authority that issued the present certificates: ``current``, or the newest of the list."""
         bundle = certificates.split_bundle((await self._files(secret)).get(file, b""))
         remaining = certificates.split_bundle(current)[0] if current else bundle[-1]
         if remaining not in bundle:
@@ -191,18 +191,18 @@ class Renewal:
                 await nova.patch(path, {"data": {"kubeconfig": base64.b64encode(content).decode()}})
 
     async def _wait_for_agents(self, timeout: float) -> None:
-        """Wait until the agents of all clusters trust the new authorities: others could not connect any more."""
+        """Wait until the agents of all clusters trust the new authorities: other agents could not connect any more."""
         deadline = time.monotonic() + timeout
         self.report("Waiting until all agents trust the new authorities")
         while late := await self._late_agents(confirmation=True):
             if time.monotonic() > deadline:
                 raise Refused(f"The agents of these clusters do not trust the new authorities yet: {', '.join(late)}."
-                              " Repeat the command when they are connected, or add --force: then they must join again.")
+                              " Repeat the command when they are connected. With --force, they must join again.")
             await asyncio.sleep(_POLL)
 
     async def _late_agents(self, confirmation: bool) -> list[str]:
-        """Return the clusters whose agents have not requested a certificate since they trust the present authorities
-        (``confirmation``), or have received none of the present authority."""
+        """Return the clusters with late agents. ``confirmation``: agents that have not confirmed the trusted
+        authorities by a certificate request; otherwise agents that have no certificate of the present authority."""
         stored = await self.hosting.get(f"{self._collection}/{certificates.CONTROL_PLANE}")
         config = certificates.administrator(stored, "")
         issuer = (await self._files(certificates.SIGNING)).get("ca.crt", b"")

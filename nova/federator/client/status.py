@@ -20,7 +20,7 @@ _POLICY_ADVICE = ("please create at least one SchedulePolicy, otherwise Nova doe
 _RESOURCES = (("Cluster", f"clusters.{CLUSTER_GROUP}"), ("SchedulePolicy", f"schedulepolicies.{POLICY_GROUP}"),
               ("ScheduleGroup", f"schedulegroups.{POLICY_GROUP}"))
 _ORDER = ("API Server", "Kube-controller-manager", "ETCD", "Nova scheduler")
-_WIDTHS = (18, 38, 38)  # least widths of the columns of a table
+_WIDTHS = (18, 38, 38)  # minimum widths of the columns of a table
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ async def components(hosting: Api, namespace: str) -> list[Line]:
 
 
 def local_components(running: Mapping[str, bool]) -> list[Line]:
-    """Return the state of the components that run on this machine. ``running``: by title."""
+    """Return the state of the components that run on this machine. ``running``: title -> True if it runs."""
     lines = [Line("Checking status of Nova Control Plane Components")]
     lines += [Line(f"* {title} status... Running", "√") if running[title] else Line(
         f"* {title} status... Not running", "×") for title in _ORDER]
@@ -55,7 +55,7 @@ def local_components(running: Mapping[str, bool]) -> list[Line]:
 
 
 async def resources(nova: Api) -> list[Line]:
-    """Return the state of the custom resources and of what they contain."""
+    """Return the state of the custom resource definitions, the clusters and the policies."""
     lines = [Line("Checking presence of Nova Custom Resource Definitions")]
     installed = True
     try:
@@ -97,7 +97,7 @@ def _row(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def _component(title: str, missing: str, workload: Mapping[str, Any] | None) -> Line:
-    """Return the line of a component. A component with some ready replicas serves: a warning."""
+    """Return the line of a component: only a warning if some of its replicas are ready, because these serve."""
     if workload is None:
         return Line(f"* {title} status... {missing}", "×")
     ready = (workload.get("status") or {}).get("readyReplicas", 0)

@@ -17,8 +17,8 @@ _CHARACTERS = string.ascii_lowercase + string.digits
 
 
 async def create_token(api: Api, cluster: str = "", hours: int = 24) -> str:
-    """Create a token and return it. ``cluster``: only this cluster may join with it, once, also if it had joined
-    before; without it, any cluster whose name does not exist yet. Raises ApiError."""
+    """Create a token and return it. ``cluster``: only this cluster may join with the token, once, even if it has joined
+    before. If empty, any cluster whose name does not exist yet may join. ``hours``: validity. Raises ApiError."""
     token_id = "".join(secrets.choice(_CHARACTERS) for _ in range(6))
     secret = "".join(secrets.choice(_CHARACTERS) for _ in range(16))
     expiration = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=hours)  # checked by the API server
@@ -33,6 +33,6 @@ async def create_token(api: Api, cluster: str = "", hours: int = 24) -> str:
 
 
 def bootstrap_config(administrator: Kubeconfig, token: str, server: str = "") -> Kubeconfig:
-    """Return the kubeconfig of an agent that has not joined yet. ``server``: the address for agents, if different."""
+    """Return the kubeconfig of an agent that has not joined yet. ``server``: the URL for agents, if it differs."""
     return msgspec.structs.replace(administrator, certificate=b"", key=b"", token=token, context="nova",
                                    server=server or administrator.server)

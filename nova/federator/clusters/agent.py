@@ -25,17 +25,17 @@ from nova.federator.store import schedules
 from nova.federator.store.schedules import Entry, Observed, Report, Schedule
 
 LOG = logging.getLogger(__name__)
-_WORKERS = 16
+_WORKERS = 16  # schedules that are processed at the same time
 _AT_ONCE = 8  # objects of a schedule that are applied at the same time
-_LONGEST_DELAY = 60.0  # seconds between two tries of a schedule
-_INTERVAL = 1.0  # seconds between two reports on a schedule
-_RELEASED = 100  # failing schedules up to which these are tried again when another one changes
-_STUCK = 5  # tries of a deletion after which it is reported
-_CACHED_BYTES = 8 << 20  # packed manifests of which the unpacked form is cached
+_LONGEST_DELAY = 60.0  # longest delay before a failed schedule is tried again, in seconds
+_INTERVAL = 1.0  # shortest time between two reports on a schedule, in seconds
+_RELEASED = 100  # with at most so many failed schedules, these are tried again when another schedule changes
+_STUCK = 5  # failed tries of a deletion after which the status of the schedule lists the remaining copies
+_CACHED_BYTES = 8 << 20  # bytes of packed manifests whose unpacked form is cached; the oldest ones are dropped
 
 
 class Agent:
-    """Reconciles schedules: each name is queued once, however often it changed.
+    """Reconciles the schedules of a cluster. A schedule is queued once, even if it has changed several times.
 
     ``run_locally`` watches and fences the copies, and needs no control plane. ``run`` carries out schedules.
     """
@@ -50,15 +50,15 @@ class Agent:
         self.applied: dict[str, int] = {}  # schedule -> generation that was applied
         self.reports = self.failures = 0  # written statuses and failed tries, for metrics
         self._reported: dict[str, tuple[Report, float]] = {}  # schedule -> last report and when it was written
-        self._began: dict[str, float] = {}  # schedule -> when its present generation was applied first
-        self._confirmed: dict[str, float] = {}  # schedule -> when it was read from the API server
+        self._began: dict[str, float] = {}  # schedule -> time at which its present generation was first applied
+        self._confirmed: dict[str, float] = {}  # schedule -> time of its last read from the API server
         self._listed: dict[str, set[str]] = {}  # key of an object -> schedules that list it and are not deleted
         self._queue = KeyedQueue()
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._failures: dict[str, tuple[int, float]] = {}  # schedule -> failed tries, time of the next
+        self._failures: dict[str, tuple[int, float]] = {}  # schedule -> number of failed tries, time of the next try
         self._manifests: collections.OrderedDict[tuple[str, int], tuple[int, list[dict[str, Any]]]]
         self._manifests = collections.OrderedDict()
-        self._cached_bytes = 0  # of the packed form of _manifests
+        self._cached_bytes = 0  # size of the packed form of _manifests
 
     @property
     def pending(self) -> int:
@@ -87,15 +87,15 @@ class Agent:
             self._failures.pop(new.name, None)
             self.enqueue(current.name)
             if old is not None and len(self._failures) <= _RELEASED:
-                self._retry_failed()  # an object that this schedule had may be free now
+                self._retry_failed()  # another schedule may have waited for an object of this schedule
 
     def _copy_changed(self, name: str) -> None:
-        """Process a schedule whose copies changed, at most once per interval unless it is being deleted."""
+        """Queue a schedule whose copies changed: at most once per _INTERVAL, unless the schedule is being deleted."""
         schedule = self.informer.objects.get(f"{self.namespace}/{name}")
         if schedule is None:
             return
         report, at = self._reported.get(name, (schedule.report, 0.0))
-        if report.generation != schedule.generation:  # reported at once when ready
+        if report.generation != schedule.generation:  # its first report is not delayed if all copies are ready
             settled = all(copy.phase == "Ready" for copy in self.copies.of(name).values())
             at = 0.0 if settled else self._began.get(name, 0.0)
         wait = at + _INTERVAL - time.monotonic()
@@ -132,7 +132,7 @@ class Agent:
         self._queue.put(name)
 
     async def run_locally(self) -> None:
-        """Watch the copies in the cluster, and stop fenced ones in time, until cancelled."""
+        """Watch the copies in the cluster, and stop each fenced copy at its fence time, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.copies.run())
             tasks.create_task(self.fence.run())
@@ -148,8 +148,8 @@ class Agent:
                 tasks.create_task(self._work())
 
     async def _resume(self) -> None:
-        """Connect again and retry everything after each interruption of the heartbeat: connections that broke silently
-        are noticed late."""
+        """Reconnect, and retry failed schedules, after each interruption of the heartbeat: without that, the agent
+        notices late that a connection is broken."""
         resumed = self.heartbeat.resumed
         while True:
             await asyncio.sleep(0.5)
@@ -173,8 +173,8 @@ class Agent:
                 if (schedule := self.informer.objects.get(f"{self.namespace}/{name}")) is not None:
                     problem = await self._reconcile(schedule)
             except (ApiError, Unapplied, TimeoutError) as error:
-                problem = str(error) or "no response in time"
-            except Exception:  # a schedule that cannot be processed must not stop the others
+                problem = str(error) or "timed out"
+            except Exception:  # a schedule that cannot be processed must not stop the processing of other schedules
                 LOG.exception("Unexpected error in schedule %s, retrying", name)
                 problem = "internal error"
             finally:
@@ -191,7 +191,8 @@ class Agent:
                     self._copy_changed(name)
 
     def _retry(self, name: str, problem: str) -> None:
-        """Queue a schedule again with growing delays. Tries that changes of its copies cause are not counted."""
+        """Queue a failed schedule again after a growing delay. Changes of its copies can cause further tries before the
+        delay has passed; failures of these tries are not counted."""
         current = time.monotonic()
         failures, due = self._failures.get(name, (0, 0.0))
         if due <= current:
@@ -205,19 +206,19 @@ class Agent:
         self._later(name, due - current)
 
     async def _reconcile(self, schedule: Schedule) -> str:
-        """Carry out a schedule. Return why it must be tried again, or an empty text."""
+        """Carry out a schedule. Return the reason for another try, or an empty text."""
         if schedule.deleting:
             return await self._finish(schedule)
         previous = {observed.ref.key: observed for observed in self._last_report(schedule).objects}
         limit = fence_after(schedule)
         if self.fence.closed(limit):
             return await self._report(schedule, [
-                Observed(entry.ref, "Fenced", "", "The control plane was not reached in time.", uid=entry.uid)
+                Observed(entry.ref, "Fenced", "", f"The control plane was not reached for {limit:g} s.", uid=entry.uid)
                 if workload(entry.ref) else previous.get(entry.ref.key, Observed(entry.ref))
-                for entry in schedule.entries]) or "fenced"
+                for entry in schedule.entries]) or "its workloads are fenced"
         if limit is not None and self.heartbeat.silence() > limit / 2:
-            self.heartbeat.early.set()  # the lease is renewed in time for this limit only once the copies exist
-            return "waiting for a renewal of the lease"
+            self.heartbeat.early.set()  # the interval of renewals considers this limit only once the copies exist
+            return "waiting for a renewal of the agent's Lease"
         try:
             manifests = self._unpack(schedule)
         except Invalid as error:
@@ -225,7 +226,7 @@ class Agent:
                                                  for entry in schedule.entries])
         if limit is not None or any(copy.fenced for copy in self.copies.of(schedule.name).values()):
             if not await self._confirm(schedule):
-                return "changed meanwhile"
+                return "the schedule changed meanwhile"
             await self._release(schedule, manifests)
         applied = self.applied.get(schedule.name) == schedule.generation
         with tracing.span("apply", schedule.trace, group=schedule.group, cluster=self.cluster) if not applied \
@@ -258,9 +259,10 @@ class Agent:
         return manifests
 
     async def _confirm(self, schedule: Schedule) -> bool:
-        """Read a schedule again if the heartbeat was interrupted since its last read. Return False if it changed."""
+        """Read a schedule again if the heartbeat was interrupted since the last read. Return False if the schedule has
+        changed. Raises ApiError, also while this agent does not hold the Lease."""
         if not self.heartbeat.held:
-            raise ApiError("waiting for the lease before fenced workloads run")
+            raise ApiError("waiting for the agent's Lease before fenced workloads may run")
         if self._confirmed.get(schedule.name, 0.0) > self.heartbeat.resumed:
             return True
         started = now()
@@ -277,7 +279,7 @@ class Agent:
         return fresh if fresh is not None and fresh.uid == schedule.uid else None
 
     async def _release(self, schedule: Schedule, manifests: Sequence[dict[str, Any]]) -> None:
-        """Let the copies of a confirmed schedule run again that the fence stopped."""
+        """Restart the fenced copies of a confirmed schedule."""
         copies = self.copies.of(schedule.name)
         for entry, manifest in zip(schedule.entries, manifests, strict=True):
             copy = copies.get(entry.ref.key)
@@ -288,7 +290,7 @@ class Agent:
 
     async def _apply(self, schedule: Schedule, manifests: Sequence[dict[str, Any]],
                      previous: dict[str, Observed]) -> list[Observed]:
-        """Apply the objects of a schedule in their order; objects of the same position at the same time."""
+        """Apply the objects of a schedule in their apply_order; objects with the same order concurrently."""
         observed: list[Observed] = []
         limit = asyncio.Semaphore(_AT_ONCE)
 
@@ -302,27 +304,27 @@ class Agent:
         return observed
 
     def _released(self, name: str, ref: Ref) -> bool:
-        """Return True if no schedule of this name claims an object: it may go over to another schedule."""
+        """Return True if the schedule of this name does not list the object, so that another schedule may own it."""
         schedule = self.informer.objects.get(f"{self.namespace}/{name}")
         return schedule is None or schedule.deleting or all(entry.ref.key != ref.key for entry in schedule.entries)
 
     async def _prune(self, schedule: Schedule, previous: Iterable[Observed]) -> list[Observed]:
-        """Delete copies that the schedule does not list any more. Return reports on those that still exist."""
+        """Delete copies that the schedule does not list any more. Return reports on the copies that still exist."""
         listed = {entry.ref.key for entry in schedule.entries}
         surplus = {observed.ref.key: observed.ref for observed in previous}
         surplus |= {key: copy.ref for key, copy in self.copies.of(schedule.name).items()}
         surplus = {key: ref for key, ref in surplus.items() if key not in listed}
         if not surplus:
             return []
-        fresh = await self._read(schedule)  # nothing is deleted on stale knowledge
+        fresh = await self._read(schedule)  # a cached schedule may be outdated: nothing is deleted because of it
         if fresh is None or fresh.generation != schedule.generation:
             raise ApiError("the schedule changed meanwhile")
         remaining = await self._remove(schedule.name, surplus.values())
         return [Observed(ref, "Applied", "", "The copy is being deleted.") for ref in remaining]
 
     async def _remove(self, name: str, refs: Iterable[Ref]) -> list[Ref]:
-        """Delete copies, the last applied first; what others need is deleted after these have ended. A copy that
-        another schedule lists goes over to it. Return the copies that still exist."""
+        """Delete copies in reverse apply_order, each order after the previous copies have ended. A copy that another
+        schedule lists is left to that schedule. Return the copies that still exist."""
         waiting = sorted(refs, key=objects.apply_order, reverse=True)
         namespaces = {ref.namespace for ref in waiting if ref.namespace}
         while waiting:
@@ -356,7 +358,7 @@ class Agent:
         refs |= {key: copy.ref for key, copy in self.copies.of(schedule.name).items()}
         remaining = await self._remove(schedule.name, refs.values())
         if remaining:
-            problem = f"still being deleted: {', '.join(ref.key for ref in remaining)}"[:500]
+            problem = f"copies are still being deleted: {', '.join(ref.key for ref in remaining)}"[:500]
             if self._failures.get(schedule.name, (0, 0.0))[0] >= _STUCK:
                 await self._report(fresh, [Observed(ref, "Applied", "", "The copy is being deleted.")
                                            for ref in remaining])
@@ -374,8 +376,8 @@ class Agent:
         return self._reported.get(schedule.name, (schedule.report, 0.0))[0]
 
     async def _report(self, schedule: Schedule, observed: list[Observed]) -> str:
-        """Write the status of a schedule if it changed, at most once per interval. The first report on a generation
-        waits as long for copies that become ready. Return an empty text."""
+        """Write the status of a schedule if it changed, at most once per _INTERVAL. The first report on a generation
+        is delayed by _INTERVAL if copies are applied, but not ready yet. Return an empty text."""
         report = Report(schedule.generation, self.heartbeat.epoch, tuple(observed))
         previous, at = self._reported.get(schedule.name, (schedule.report, 0.0))
         if (report.generation, report.objects) == (previous.generation, previous.objects):
@@ -387,7 +389,7 @@ class Agent:
         if wait > 0:
             self._later(schedule.name, wait)
             return ""
-        try:  # replaced, not patched: half the work for the API server
+        try:  # a replacement costs the API server half as much as a patch
             await self.nova.replace(schedules.path_of(self.namespace, schedule.name, "status"),
                                     schedules.render_status(schedule, report))
             self.reports += 1
@@ -399,9 +401,9 @@ class Agent:
 
 
 def _mismatch(entry: Entry, manifest: dict[str, Any]) -> str:
-    """Return how a manifest differs from the object that its schedule names, or an empty text."""
+    """Return why a manifest does not belong to its entry of the schedule, or an empty text."""
     try:
         ref = objects.ref_of(manifest)
     except (KeyError, TypeError, AttributeError):
         return f"the manifest of {entry.ref.key} has no metadata.name"
-    return "" if ref.key == entry.ref.key else f"the manifest of {entry.ref.key} is of {ref.key}"
+    return "" if ref.key == entry.ref.key else f"the manifest of {entry.ref.key} describes {ref.key}"

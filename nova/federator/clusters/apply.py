@@ -1,7 +1,7 @@
-"""Changes of copies in a workload cluster: applied, and removed again.
+"""Application and deletion of copies in a workload cluster.
 
-Objects that Nova did not create are never changed or deleted. Before something is deleted, its label is checked on the
-server, and the deletion names its uid.
+Objects that Nova did not create are never changed or deleted. Before the agent deletes an object, it reads the label of
+the object from the API server. The request to delete contains the object's uid as a precondition.
 """
 
 import logging
@@ -31,28 +31,28 @@ from nova.federator.kube.client import Api, ApiError, Object, Resource
 from nova.federator.store.schedules import Entry, Observed, Schedule
 
 LOG = logging.getLogger(__name__)
-SCALE_MANAGER = "nova-agent-scale"  # owns the replicas that an autoscaler sets
+SCALE_MANAGER = "nova-agent-scale"  # field manager that owns the number of replicas of autoscaled objects
 _OWN_MANAGERS = {AGENT, SCALE_MANAGER, "nova-agent-fence"}
-_LONGEST_DELAY = 60.0  # seconds between two reverts of an object that another controller changes again and again
-_TEXT = 1000  # characters of a message
-# Fields that a server sets and that cannot be applied.
+_LONGEST_DELAY = 60.0  # longest time between two reverts of an object that another controller keeps changing, seconds
+_TEXT = 1000  # characters of a message in a report; longer messages are cut
+# Fields of metadata that an API server sets and that cannot be applied.
 _SERVER_FIELDS = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink",
                   "deletionTimestamp", "deletionGracePeriodSeconds", "ownerReferences")
-# Kinds that clusters create in each namespace, or that controllers create for other objects.
+# Kinds that clusters and controllers create by themselves: a namespace with no other objects counts as empty.
 _BY_CLUSTER = {"Event", "Endpoints", "EndpointSlice", "PodMetrics", "ControllerRevision", "Lease"}
 
 
 class Applier:
-    """Applies and removes copies. ``released``: returns True if a schedule, by name, does not list an object."""
+    """Applies and removes copies. ``released``: returns True if the schedule of a name does not list an object."""
 
     def __init__(self, api: Api, cluster: str, copies: Copies, released: Callable[[str, Ref], bool]) -> None:
         self.api, self.cluster, self.copies, self.released = api, cluster, copies, released
-        self._reverts: dict[str, tuple[int, float]] = {}  # uid -> number of reverts and time of the last
+        self._reverts: dict[str, tuple[int, float]] = {}  # uid of a copy -> number and monotonic time of its reverts
 
     async def apply(self, schedule: Schedule, entry: Entry, manifest: dict[str, Any],
                     previous: Observed | None) -> Observed:
-        """Make a copy equal to its manifest and return its state. Nothing is sent if it is equal already. ``previous``:
-        the last report. Raises ApiError if the cluster is unreachable."""
+        """Make a copy equal to its manifest and return the state of the copy. Sends nothing if they are equal already.
+        ``previous``: the last report on the object. Raises ApiError if the cluster is unreachable."""
         ref = entry.ref
         try:
             resource, copy = await self.copies.cached(ref, schedule.name)
@@ -74,7 +74,7 @@ class Applier:
         return Observed(ref, phase, entry.digest, message, copy.status, entry.uid)
 
     def _current(self, copy: Copy, schedule: Schedule, entry: Entry, manifest: Mapping[str, Any]) -> bool:
-        """Return True if a copy has the manifest of the entry, and nobody changed fields that Nova set since."""
+        """Return True if a copy has the manifest of the entry, and no client has changed fields that Nova applied."""
         if (copy.schedule, copy.origin, copy.deleting) != (schedule.name, entry.uid, False):
             return False
         if copy.ref.kind in NEVER_CHANGED:
@@ -93,7 +93,7 @@ class Applier:
         return not self._may_revert(copy)
 
     def _may_revert(self, copy: Copy) -> bool:
-        """Return True if an object may be applied again now; otherwise its schedule is processed again later."""
+        """Return True if a changed copy may be reverted now. Otherwise, process its schedule again later."""
         count, at = self._reverts.get(copy.uid, (0, -_LONGEST_DELAY))
         now, delay = time.monotonic(), min(0.1 * 2 ** min(count, 10), _LONGEST_DELAY)
         if now - at > 2 * _LONGEST_DELAY:
@@ -166,7 +166,7 @@ class Applier:
                         f" {managers_of(existing)}). Set the annotation {ADOPT}=true to take it over.")
 
     async def _hand_over_replicas(self, path: str, existing: Object, resource: Resource) -> None:
-        """Let another manager own the replicas first: the server resets a field that its last owner gives up."""
+        """Make SCALE_MANAGER an owner of the replicas: the server resets a field that its only owner gives up."""
         metadata, replicas = existing["metadata"], (existing.get("spec") or {}).get("replicas")
         if replicas is None or not copy_of({"kind": resource.kind, "apiVersion": resource.api_version,
                                             **existing}).owns_replicas:
@@ -176,7 +176,7 @@ class Applier:
         await self.api.apply(path, body, SCALE_MANAGER, force=True)
 
     def _body(self, schedule: Schedule, entry: Entry, manifest: Mapping[str, Any], ref: Ref) -> dict[str, Any]:
-        """Return what is applied: the manifest with Nova's labels and annotations, without fields of the server."""
+        """Return the manifest to apply, with Nova's labels and annotations, and without fields that servers set."""
         metadata = {key: value for key, value in (manifest.get("metadata") or {}).items() if key not in _SERVER_FIELDS}
         metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_BY: schedule.name,
                               TARGET: label_value(self.cluster)}
@@ -197,8 +197,8 @@ class Applier:
             LOG.info("Created namespace %s for schedule %s", name, schedule.name)
 
     async def remove(self, ref: Ref, schedule: str) -> bool:
-        """Delete a copy if this schedule owns it. Return True if the copy does not exist any more, False while it is
-        being deleted: the watch of copies reports its end."""
+        """Delete a copy if the schedule of this name owns it. Return False while the copy is being deleted (the watch
+        of copies reports its end), and True if the copy does not exist any more or belongs to another schedule."""
         try:
             resource, _copy = await self.copies.cached(ref, "")
         except KindMissing:
@@ -214,7 +214,8 @@ class Applier:
             if own:
                 return False  # the objects inside are deleted first
             if foreign:
-                LOG.warning("Not deleting %s %s from the cluster: others created %s in it", ref.kind, ref.name, foreign)
+                LOG.warning("Keeping %s %s in the cluster: it has objects that Nova did not create, for example %s",
+                            ref.kind, ref.name, foreign)
                 await self._disown(path, copy)
                 return True
         await self._delete(path, copy)
@@ -234,11 +235,11 @@ class Applier:
             LOG.info("Deleted namespace %s, which Nova had created: it is empty", name)
 
     async def _content(self, namespace: str) -> tuple[str, str]:
-        """Return an object in a namespace that Nova did not create and one that Nova did, or empty texts. Objects that
-        clusters create by themselves do not count, nor do objects that belong to others."""
+        """Return kind and name of two objects in a namespace: one that Nova did not create, and one that Nova created;
+        empty texts if there is none. Ignores objects of _BY_CLUSTER, and objects whose owner is counted itself."""
         foreign = own = ""
         resources = await self._namespaced()
-        kinds = {resource.kind for resource in resources}  # of owners that are counted themselves
+        kinds = {resource.kind for resource in resources}  # owners of these kinds are counted themselves
         for resource in resources:
             try:
                 page = await self.api.list(resource.path(namespace))
@@ -261,7 +262,7 @@ class Applier:
         return foreign, own
 
     async def _instances(self, definition: Object) -> tuple[str, str]:
-        """Return an object of a custom resource that Nova did not create and one that Nova did, or empty texts."""
+        """Return kind and name of two objects of a custom resource, as :meth:`_content` does for a namespace."""
         spec = definition["spec"]
         version = next((entry["name"] for entry in spec["versions"] if entry.get("served")), "")
         try:
@@ -274,7 +275,7 @@ class Applier:
         return names.get(False, ""), names.get(True, "")
 
     async def _namespaced(self) -> list[Resource]:
-        """Return the kinds with a namespace that the cluster serves."""
+        """Return the namespaced kinds that the cluster can list, without those of _BY_CLUSTER."""
         groups = await self.api.get("/apis")
         versions = ["v1", *(str(group["preferredVersion"]["groupVersion"]) for group in groups.get("groups") or ())]
         return [resource for version in versions for resource in (await self.api.discover(version)).values()
@@ -291,7 +292,7 @@ class Applier:
 
 
 def fence_after(schedule: Schedule) -> float | None:
-    """Return after how many seconds without heartbeat the workloads of a schedule stop, or None for never."""
+    """Return the seconds without a heartbeat after which the workloads of a schedule stop, or None for never."""
     return float(schedule.fence_after) if schedule.failover == "Fenced" else None
 
 

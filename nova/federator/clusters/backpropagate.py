@@ -1,4 +1,4 @@
-"""Backpropagation in a workload cluster: reports what copies with the annotation BACKPROPAGATE own."""
+"""Backpropagation in a workload cluster: reports ReplicaSets and Pods of copies with the annotation BACKPROPAGATE."""
 
 import asyncio
 import functools
@@ -21,14 +21,14 @@ LOG = logging.getLogger(__name__)
 _INTERVAL = 1.0  # seconds between two writes of a report
 _RETRY = 10.0  # seconds after which failed writes are repeated
 _PATHS = ("/apis/apps/v1", "replicasets"), ("/api/v1", "pods")
-_PREFIXES = ("nova.elotl.co/", "kubectl.kubernetes.io/last-applied-configuration")  # of fields that are not shown
+_PREFIXES = ("nova.elotl.co/", "kubectl.kubernetes.io/last-applied-configuration")  # of omitted labels and annotations
 # Fields of pods that the control plane would refuse or interpret: it has no nodes and none of these classes.
 _POD_FIELDS = ("nodeName", "priority", "priorityClassName", "preemptionPolicy", "overhead", "runtimeClassName",
                "ephemeralContainers", "serviceAccount")
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """A ReplicaSet or Pod with a controller. ``body``: JSON of an Owned without parent."""
+    """A ReplicaSet or Pod with a controller. ``body``: JSON of a backpropagations.Owned without ``parent``."""
 
     uid: str
     owner: str
@@ -37,8 +37,8 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class Backpropagator:
-    """Reports what copies own. ``schedule``: returns a schedule by name. ``held``: returns True while this process is
-    the agent of the cluster. Namespaces without such copies are not watched."""
+    """Reports the ReplicaSets and Pods of copies. ``schedule``: returns a schedule by name. ``held``: returns True
+    while this process is the agent of the cluster. Only namespaces with such copies are watched."""
 
     def __init__(self, nova: Api, member: Api, cluster: str, copies: Copies,
                  schedule: Callable[[str], Schedule | None], held: Callable[[], bool]) -> None:
@@ -46,11 +46,11 @@ class Backpropagator:
         self.namespace = cluster_namespace(cluster)
         self._watches: dict[str, tuple[list[Informer[_Part]], list[asyncio.Task[None]]]] = {}  # by namespace
         self._dirty: set[str] = set()  # namespaces with changes
-        self._states: dict[str, tuple[str, str, str]] = {}  # name of a report -> identity of the copy
+        self._states: dict[str, tuple[str, str, str]] = {}  # name of a report -> uids of copy, origin and schedule
         self._written: dict[str, str] = {}  # name of a report -> digest of its last written content
 
     async def run(self) -> None:
-        """Report until cancelled."""
+        """Write reports until cancelled."""
         await self.copies.ready.wait()
         listed = False
         async with asyncio.TaskGroup() as tasks:
@@ -84,11 +84,11 @@ class Backpropagator:
                 task.cancel()
 
     def _changed(self, namespace: str, _key: str, new: _Part | None, old: _Part | None) -> None:
-        if new != old:  # a change of a status is none
+        if new != old:  # a change of the status alone does not count
             self._dirty.add(namespace)
 
     async def _publish(self) -> None:
-        """Write the reports that changed, and delete those of other objects."""
+        """Write the reports that changed, and delete reports on copies that are not shown any more."""
         dirty, self._dirty = self._dirty, set()
         shown = {backpropagations.name_of(copy.ref): copy for copy in self.copies.shown.values()}
         children: dict[str, dict[str, list[_Part]]] = {}
@@ -140,7 +140,7 @@ def _by_owner(informers: Iterable[Informer[_Part]]) -> dict[str, list[_Part]]:
 
 
 def _part_of(obj: Object) -> _Part | None:
-    """Return what is shown of a ReplicaSet or Pod; None if it has no controller or is being deleted."""
+    """Return the reported part of a ReplicaSet or Pod; None if it has no controller or is being deleted."""
     metadata = obj["metadata"]
     owner = next((entry for entry in metadata.get("ownerReferences") or () if entry.get("controller")), None)
     if owner is None or "deletionTimestamp" in metadata:

@@ -18,8 +18,8 @@ from nova.federator.kube.informer import Informer, key_of
 from nova.federator.store.schedules import Phase
 
 LOG = logging.getLogger(__name__)
-_SYNC_TIMEOUT = 30.0  # seconds for the first list of a kind
-_ENDED = 10_000  # removed Jobs and Pods of which the last state is stored
+_SYNC_TIMEOUT = 30.0  # timeout of the first list of a kind, in seconds
+_ENDED = 10_000  # number of removed Jobs and Pods whose final state is stored; the oldest ones are dropped
 _FORBIDDEN_RETRY = 30.0  # seconds after which kinds that the agent may not list are tried again
 _RETRY = 2.0  # seconds after which the search for the copies of an earlier agent is repeated
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -47,11 +47,11 @@ class Definition(msgspec.Struct, frozen=True):
 
 
 class Copies:
-    """The copies of one cluster. ``changed``: called with the name of a schedule when a copy of it changed.
+    """The copies of one cluster. ``changed``: called with the name of a schedule when one of its copies has changed.
 
     ``ready``: set once the copies of an earlier agent are in the index. Kinds without copies are not watched.
     ``shown``: by key, the copies whose ReplicaSets and Pods are shown in the control plane.
-    ``ended``: the last state of Jobs and Pods that were removed in the cluster after their end, by key and origin.
+    ``ended``: the final state of Jobs and Pods that were removed from the cluster after their end, by key and origin.
     """
 
     def __init__(self, api: Api, changed: Callable[[str], None]) -> None:
@@ -65,7 +65,7 @@ class Copies:
         self.shown: dict[str, Copy] = {}
         self._by_schedule: dict[str, dict[str, Copy]] = {}  # schedule -> key of Ref -> copy
         self._informers: dict[tuple[str, str], tuple[Informer[Copy], asyncio.Task[None]]] = {}
-        self._waiting: dict[tuple[str, str], set[str]] = {}  # missing group, kind -> schedules
+        self._waiting: dict[tuple[str, str], set[str]] = {}  # group, kind that the cluster lacks -> waiting schedules
         self.ended: collections.OrderedDict[tuple[str, str], Copy] = collections.OrderedDict()
         self._served: dict[tuple[str, str, str], Resource] = {}  # group, version, kind of manifests
         self._stale: set[str] = set()  # groups whose definitions changed since their discovery
@@ -93,7 +93,7 @@ class Copies:
                     await asyncio.sleep(_RETRY)
 
     def _kinds(self) -> list[Ref]:
-        """Return a reference with each kind of which there may be copies."""
+        """Return a reference without a name for each kind that may have copies."""
         refs = [Ref(kind.group, kind.version, kind.kind, "", "") for kind in objects.KINDS]
         return refs + [Ref(definition.group, definition.versions[0], definition.kind, "", "")
                        for definition in self.definitions.objects.values() if definition.versions]
@@ -122,7 +122,7 @@ class Copies:
         return self._by_schedule.get(schedule, {})
 
     def schedules(self, target: str) -> list[str]:
-        """Return the names of the schedules that have copies which the agent of a cluster has applied."""
+        """Return the names of schedules with copies that the agent of a cluster applied. ``target``: label value."""
         return [name for name, copies in self._by_schedule.items() if any(
             copy.target == target for copy in copies.values())]
 
@@ -131,7 +131,7 @@ class Copies:
 
     async def resource(self, ref: Ref, schedule: str = "") -> Resource:
         """Return the resource of an object, in another version of its group if the cluster does not serve the given
-        one. Raises Unapplied if there is none; ``schedule`` is then notified when the kind appears."""
+        one. Raises Unapplied if the cluster lacks the kind; ``schedule`` is processed again when the kind appears."""
         if ref.group in self._stale:
             self._stale.discard(ref.group)
             self._served = {key: resource for key, resource in self._served.items() if key[0] != ref.group}
@@ -154,21 +154,21 @@ class Copies:
         raise self._missing(ref.group, ref.kind, schedule)
 
     def _missing(self, group: str, kind: str, schedule: str) -> KindMissing:
-        """Return the error for a kind that the cluster does not have, and remember who waits for it."""
+        """Return the error for a kind that the cluster lacks, and record that the schedule waits for the kind."""
         self._stale.add(group)
         if schedule:
             self._waiting.setdefault((group, kind), set()).add(schedule)
         return KindMissing("Failed", f"The cluster does not have the kind {kind} of {group or 'core'}.")
 
     async def cached(self, ref: Ref, schedule: str) -> tuple[Resource, Copy | None]:
-        """Return the resource of an object and its copy, or None. Raises Unapplied, ApiError."""
+        """Return the resource of an object, and its copy or None. Raises Unapplied, ApiError."""
         resource = await self.resource(ref, schedule)
         informer = await self._informer(resource, schedule)
         return resource, informer.objects.get(f"{ref.namespace}/{ref.name}" if resource.namespaced else ref.name)
 
     def put(self, resource: Resource, obj: Object, applied: bool = True) -> Copy:
-        """Store the result of a write and return the copy, in a later state if the watch has reported one already.
-        ``applied``: False if it was no apply, so that fields may have lost Nova as their owner."""
+        """Store the result of a write, unless the watch has reported a later state already. Return the written copy.
+        ``applied``: False if the write was no apply, so that Nova may have lost the ownership of fields."""
         obj = {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
         copy = copy_of(obj)
         if applied:
@@ -190,7 +190,7 @@ class Copies:
         return any(scaled == target for scaled in self.autoscalers.objects.values())
 
     def binds_late(self, copy: Copy) -> bool:
-        """Return True for a claim whose volume is bound when its first pod is scheduled."""
+        """Return True for a claim whose volume is bound only when its first pod is scheduled."""
         storage_class = self._classes.objects.get(copy.storage_class) or {}
         return storage_class.get("volumeBindingMode") == "WaitForFirstConsumer"
 
@@ -216,7 +216,7 @@ class Copies:
         return informer
 
     async def _synced(self, informer: Informer[Any]) -> None:
-        """Wait for the first list. Raises Unapplied if the agent may not list, ApiError if it takes too long."""
+        """Wait for the first list. Raises Unapplied if the agent may not list, ApiError after _SYNC_TIMEOUT."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SYNC_TIMEOUT):
                 while not informer.synced.is_set():
@@ -229,7 +229,7 @@ class Copies:
         raise ApiError(f"The cluster did not list {informer.path} within {_SYNC_TIMEOUT:.0f} s.")
 
     async def _follow(self, informer: Informer[Copy]) -> None:
-        """Run a watch, which ends alone if its kind is removed."""
+        """Run a watch until cancelled; return without an error if its kind was removed."""
         try:
             await informer.run()
         except asyncio.CancelledError:
@@ -274,7 +274,7 @@ class Copies:
                 self.changed(copy.schedule)
 
     def _defined(self, _key: str, new: Definition | None, old: Definition | None) -> None:
-        """Process the schedules that waited for a kind; forget the copies of a removed kind."""
+        """Process the schedules that waited for a new kind. Handle the copies of a removed kind as deleted."""
         if new != old:
             self.kinds_changed()
         for definition in (new, old):

@@ -1,6 +1,6 @@
-"""Fencing: workloads that must never run in two clusters stop if the control plane is not reached for a time.
+"""Fencing: workloads that must never run in two clusters stop if the control plane is unreachable for their fence time.
 
-All that is needed is stored in the copies themselves, so that an agent that starts during a partition fences, too.
+Annotations of the copies contain the fence times, so an agent that starts without the control plane fences, too.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from nova.federator.kube.client import Api, ApiError
 LOG = logging.getLogger(__name__)
 _CHECK = 0.5  # seconds between two checks
 FENCE_MANAGER = "nova-agent-fence"
-_NOWHERE = {"nova.elotl.co/fenced": "true"}  # node selector of stopped DaemonSets
+_NOWHERE = {"nova.elotl.co/fenced": "true"}  # node selector of stopped DaemonSets, which matches no node
 
 
 class Fence:
-    """Stops fenced workloads by the monotonic clock, and lets them run again after the heartbeat was renewed.
+    """Stops copies when their fence time has passed by the monotonic clock, and reports when they may run again.
 
-    ``changed``: called with the name of a schedule whose copies were stopped, once they may run again.
+    ``changed``: called with the name of a schedule whose copies were stopped, once these copies may run again.
     """
 
     def __init__(self, api: Api, copies: Copies, heartbeat: Heartbeat, changed: Callable[[str], None]) -> None:
@@ -39,7 +39,7 @@ class Fence:
         return fence_after is not None and self.heartbeat.silence() >= fence_after
 
     async def run(self) -> None:
-        """Stop and release workloads until cancelled."""
+        """Stop copies and report those that may run again, until cancelled."""
         while True:
             await asyncio.sleep(_CHECK)
             due, shortest = [], 4 * RENEW
@@ -63,7 +63,7 @@ class Fence:
         try:
             resource = await self.copies.resource(copy.ref)
             if not (change or resource.scalable or copy.ref.kind == "Pod"):
-                return  # a custom resource that cannot be stopped
+                return  # a custom resource without the subresource scale cannot be stopped
             path = resource.path(copy.ref.namespace, copy.ref.name)
             LOG.warning("Stopping %s: the federation control plane is unreachable for %.0f s", copy.ref.key,
                         self.heartbeat.silence())
@@ -83,7 +83,7 @@ class Fence:
             LOG.error("Cannot stop workload %s, retrying: %s", copy.ref.key, error)
 
     async def _fields(self, copy: Copy, path: str) -> dict[str, Any]:
-        """Return the fields that :meth:`restore` sets again."""
+        """Return the present values of the fields that stop a copy, so that :meth:`restore` can set them again."""
         obj = await self.api.get(path)
         spec = obj.get("spec") or {}
         match copy.ref.kind:
@@ -99,7 +99,7 @@ class Fence:
         return {"scale": int((scale.get("spec") or {}).get("replicas") or 0)}
 
     async def _end_jobs(self, copy: Copy) -> None:
-        """Delete the running Jobs of a CronJob; its next ones start after its release."""
+        """Delete the running Jobs of a CronJob. It creates new ones after :meth:`restore`."""
         jobs = f"/apis/batch/v1/namespaces/{copy.ref.namespace}/jobs"
         for job in (await self.api.list(jobs))["items"]:
             metadata = job["metadata"]
@@ -109,7 +109,7 @@ class Fence:
 
     async def restore(self, copy: Copy, replicas: int | None) -> None:
         """Start a stopped workload again. ``replicas``: the number in its current manifest, None for the number before
-        the stop. The caller must have read its Schedule from the server before. Raises ApiError, Unapplied."""
+        the stop. The caller must first have read the Schedule from the server. Raises ApiError, Unapplied."""
         resource = await self.copies.resource(copy.ref)
         path = resource.path(copy.ref.namespace, copy.ref.name)
         try:
@@ -130,8 +130,8 @@ class Fence:
 
 
 def _stop(copy: Copy, scaled: bool) -> dict[str, Any] | None:
-    """Return the change that stops a copy, an empty one if its scale is set, or None if it does not run. ``scaled``:
-    the scale of a custom resource was set."""
+    """Return the patch that stops a copy, or None if it does not run. The patch is empty for Pods, which are deleted,
+    and for custom resources, whose scale is set. ``scaled``: True if the scale of the custom resource is 0 already."""
     match copy.ref.kind:
         case "Deployment" | "ReplicaSet" | "StatefulSet":
             return {"spec": {"replicas": 0}} if copy.replicas != 0 else None

@@ -27,26 +27,26 @@ LOG = logging.getLogger(__name__)
 _REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 _SECRET = "nova-agent-credentials"  # noqa: S105
 _TRUSTED_FILE, _BOOTSTRAP_FILE = "ca.crt", "replaced-ca.crt"  # in the Secret: see _with_stored_authorities
-_SERVER_FILE = "kubeconfig"  # in the Secret: the address of the control plane, without credentials
-_WAIT = 300.0  # seconds within which the control plane must sign
-_RENEW_AT = 2 / 3  # part of the validity after which a certificate is renewed
+_SERVER_FILE = "kubeconfig"  # in the Secret: a kubeconfig with the address of the control plane, without credentials
+_WAIT = 300.0  # seconds in which the control plane must sign a certificate request
+_RENEW_AT = 2 / 3  # fraction of its validity after which a certificate is renewed
 
 
 class Credentials:
     """The credentials of an agent in the control plane, stored in the workload cluster. ``bootstrap``: returns the
-    present bootstrap credentials, which users replace while the agent runs; raises Invalid if there are none."""
+    present bootstrap credentials, which users can replace while the agent runs; raises Invalid if there are none."""
 
     def __init__(self, member: Api, namespace: str, cluster: str, bootstrap: Callable[[], Kubeconfig]) -> None:
         self.member, self.cluster, self.namespace, self._bootstrap = member, cluster, namespace, bootstrap
         self._used: Kubeconfig | None = None
         self._collection = f"/api/v1/namespaces/{namespace}/secrets"
-        self.secret = f"{self._collection}/{_SECRET}"  # path
+        self.secret = f"{self._collection}/{_SECRET}"  # path of the Secret in the API
         self._bootstrap_ca = b""
 
     async def obtain(self, ignore_stored: bool = False) -> Kubeconfig:
-        """Return the stored credentials, or join with the bootstrap credentials and store what the control plane signs.
-        Raises Refused if the control plane denies the request, ApiError if it does not decide in time, Invalid without
-        usable bootstrap credentials; stored credentials do not need them."""
+        """Return the stored credentials, or join with the bootstrap credentials and store the signed certificate.
+        Raises Refused if the control plane denies the request, ApiError if it does not decide within _WAIT, Invalid if
+        there are neither complete stored credentials nor usable bootstrap credentials."""
         secret = await self.member.find(self.secret)
         stored = None if ignore_stored else self._stored(secret)
         try:
@@ -74,13 +74,13 @@ class Credentials:
             return False
 
     async def renew(self, current: Kubeconfig) -> Kubeconfig:
-        """Return new credentials, requested with the present ones. Raises as :meth:`obtain`."""
+        """Return new credentials, requested with the present ones. Raises the errors of :meth:`obtain`."""
         return await self._request(current)
 
     async def refresh(self, current: Kubeconfig, nova: Api) -> Kubeconfig:
-        """Return ``current``, or new credentials if the certificate is due, the control plane publishes other trusted
-        authorities, or another authority signs certificates of agents now. Raises as :meth:`obtain`. Authorities that
-        the server's certificate does not come from are not adopted: ApiError, or Invalid."""
+        """Return ``current``, or new credentials if the certificate is due for renewal, the control plane publishes
+        other trusted authorities, or another authority signs certificates of agents now. Raises the errors of
+        :meth:`obtain`, and ApiError or Invalid if the published authorities did not sign the server's certificate."""
         published = await self._published(nova)
         trusted, issuer = (str(published.get(name) or "").encode() for name in ("ca.crt", "issuer.crt"))
         if trusted and trusted != current.ca:
@@ -155,12 +155,12 @@ class Credentials:
             if status.get("certificate"):
                 return self._checked(status["certificate"], public)
             await asyncio.sleep(delay)
-            delay = min(delay * 1.5, 2.0)  # API servers remember a used token for a few seconds
+            delay = min(delay * 1.5, 2.0)  # at most 2 s: a one-time token is deleted soon after the request is signed
         raise ApiError(f"The control plane did not sign the request {name} within {_WAIT:.0f} s:"
                        " is nova-scheduler running?")
 
     def _checked(self, encoded: str, public: ec.EllipticCurvePublicKey) -> bytes:
-        """Return a signed certificate. Raises Invalid if it is not for this key."""
+        """Return a signed certificate. Raises Invalid if the certificate is for another key."""
         try:
             certificate = base64.b64decode(encoded)
             if x509.load_pem_x509_certificate(certificate).public_key() != public:
@@ -177,14 +177,14 @@ class Credentials:
             await self.member.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {
                 "name": self.namespace, "labels": {NAME_LABEL: self.namespace}}})
         except ApiError as error:
-            if error.status not in (403, 409):  # exists, or is created by the installation
+            if error.status not in (403, 409):  # 409: the namespace exists; 403: the installation creates it
                 raise
         if not await self.member.ensure(self._collection, body):
             await self.member.patch(self.secret, {"data": data})
 
 
 def _stored_address(secret: Object | None) -> Kubeconfig | None:
-    """Return the address of the control plane when the stored certificate was requested, or None."""
+    """Return the address of the control plane that was stored with the certificate, or None."""
     try:
         return decode(_content(secret, _SERVER_FILE), f"The field {_SERVER_FILE} of the Secret {_SECRET}")
     except Invalid:
@@ -192,7 +192,7 @@ def _stored_address(secret: Object | None) -> Kubeconfig | None:
 
 
 def _address(login: Kubeconfig) -> bytes:
-    """Return a kubeconfig without credentials."""
+    """Return a kubeconfig with the address and the authorities of a login, without its credentials."""
     address = Kubeconfig(server=login.server, ca=login.ca, tls_server_name=login.tls_server_name)
     return address.render("nova-agent").encode()
 
@@ -230,7 +230,7 @@ def remaining(certificate: bytes) -> float:
 
 
 def _issued_by(certificate: bytes, authority: bytes) -> bool:
-    """Return True if the authority signed the certificate, also if the authority is unreadable."""
+    """Return True if the authority signed the certificate, or if the authority cannot be parsed."""
     try:
         issuer = x509.load_pem_x509_certificate(authority)
     except ValueError:

@@ -14,21 +14,21 @@ from nova.federator.kube.client import Api, ApiError, Object, hedged
 from nova.federator.kube.informer import later
 
 LOG = logging.getLogger(__name__)
-RENEW = 10.0  # seconds between two renewals
-DURATION = 40  # seconds for which a renewal is valid
-_RETRY = 2.0  # seconds after a failed renewal
-_REQUEST = 4.0  # seconds for the requests of a renewal
-# Monotonic, and counts also the time for which the machine is suspended.
+RENEW = 10.0  # longest time between two renewals of the Lease, in seconds; a fence time can make it shorter
+DURATION = 40  # seconds after a renewal in which no other agent may take the Lease
+_RETRY = 2.0  # seconds after which a failed attempt to acquire or renew the Lease is repeated
+_REQUEST = 4.0  # timeout of one attempt with all of its requests, in seconds
+# Returns the seconds since boot, including those in which the machine was suspended. Monotonic.
 now = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-_GRACE = 8.0  # seconds after the start of the process in which the control plane must answer
-_BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")  # the clock begins at 0 with each boot
+_GRACE = 8.0  # seconds after its start in which an agent must reach the control plane; otherwise it fences workloads
+_BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")  # stored times of now() are valid until the next boot
 
 
 class Heartbeat:
-    """A Lease that this agent renews. ``epoch``: raised by each new agent; reports of an older one are ignored.
-    ``renewed``: monotonic time of the start of the last successful renewal, None before the first. ``held``: True if
-    the last renewal is still valid. ``resumed``: monotonic time at which renewals began, or began again after a gap.
-    ``interval``: seconds between two renewals. ``early``: set to renew at once."""
+    """A Lease that this agent renews. ``epoch``: a number that each new agent increases; the scheduler ignores reports
+    with an older epoch. ``renewed``: monotonic time at which the last successful renewal began, None before the first.
+    ``held``: True while that renewal is valid. ``resumed``: monotonic time at which renewals began, or began again
+    after a gap. ``interval``: seconds between two renewals. ``early``: set it to renew immediately."""
 
     def __init__(self, nova: Api, cluster: str, identity: str) -> None:
         self.nova, self.cluster, self.identity = nova, cluster, identity
@@ -39,15 +39,15 @@ class Heartbeat:
         self.interval = RENEW
         self.early = asyncio.Event()
         self._started, self._touched = now(), 0.0
-        self._lease: Object | None = None  # as stored by the last renewal
+        self._lease: Object | None = None  # the Lease as the last renewal stored it
         self._version = ""  # resourceVersion of the Lease
-        # renewTime -> monotonic start of the last attempts, also of those that got no response
+        # (renewTime, monotonic start) of the newest attempts to renew, including those without a response
         self._attempts: deque[tuple[str, float]] = deque(maxlen=8)
-        self._seen: tuple[str, float] = ("", 0.0)  # renewal of a foreign Lease, when it was first observed
+        self._seen: tuple[str, float] = ("", 0.0)  # newest renewal by another agent, time of its first observation
 
     @property
     def reached(self) -> bool:
-        """Return True if the control plane has stored a sign of life of this agent."""
+        """Return True if the control plane has stored a renewal of this agent, or a note that it waits."""
         return bool(self.renewed or self._touched)
 
     @property
@@ -55,16 +55,16 @@ class Heartbeat:
         return self.renewed is not None and now() - self.renewed < DURATION
 
     def silence(self) -> float:
-        """Return the seconds since the control plane stored a sign of life: a renewal, or a note of an agent that waits
-        for the Lease. Before the first one they are unknown: a starting agent then assumes the worst."""
+        """Return the seconds since the control plane stored a renewal, or a note that this agent waits for the Lease.
+        Before the first of these, return 0 for _GRACE seconds after the start, and infinity afterwards."""
         if self.reached:
             return now() - max(self.renewed or 0.0, self._touched)
         return float("inf") if now() - self._started > _GRACE else 0.0
 
     async def share_grace(self, member: Api, secret: str) -> None:
-        """Count the time of a starting agent from the first start since which the control plane was not reached: an
-        agent that ends again and again must fence workloads, too. The time is stored as an annotation of the Secret
-        at the path ``secret`` of the cluster until the control plane is reached."""
+        """Let _GRACE begin at the first start after which no agent has reached the control plane: an agent that
+        restarts again and again must fence workloads, too. An annotation of the Secret at the path ``secret`` of the
+        cluster contains the time of that start until an agent reaches the control plane."""
         boot, note = _BOOT.read_text().strip(), None
         while True:
             try:
@@ -80,12 +80,12 @@ class Heartbeat:
                     await member.patch(secret, {"metadata": {"annotations": {SILENT_SINCE: new or None}}})
                     note = new
             except ApiError as error:
-                LOG.warning("Cannot store since when the federation control plane is unreachable, retrying: %s", error)
+                LOG.warning("Cannot store when the federation control plane became unreachable, retrying: %s", error)
             await asyncio.sleep(1.0)
 
     async def acquire(self) -> None:
-        """Wait until this agent holds the Lease: another agent's must not have changed for its duration. Raises
-        ApiError with status 401 if the credentials are not accepted."""
+        """Wait until this agent holds the Lease. A Lease of another agent is taken after it has not changed for its
+        duration. Raises ApiError with status 401 if the control plane refuses the credentials."""
         warned = False
         while True:
             try:
@@ -99,11 +99,11 @@ class Heartbeat:
                 if isinstance(error, ApiError) and error.status == 401:
                     raise
                 LOG.warning("Cannot acquire the Lease of cluster %s, retrying: %s", self.cluster,
-                            str(error) or "no response in time")
+                            str(error) or f"no response within {_REQUEST:.0f} s")
             await asyncio.sleep(_RETRY)
 
     async def run(self) -> None:
-        """Renew until cancelled. Raises RuntimeError if another agent has taken over."""
+        """Renew the Lease until cancelled. Raises RuntimeError if another agent has taken the Lease."""
         while True:
             due = (self.renewed or 0.0) + self.interval
             with contextlib.suppress(TimeoutError):  # the interval may become shorter meanwhile
@@ -116,8 +116,8 @@ class Heartbeat:
                     if not await hedged(functools.partial(self._renew, taking=False), 1.0):
                         raise RuntimeError("Another agent of this cluster took the Lease: this agent stops.")
             except (ApiError, TimeoutError) as error:
-                LOG.warning("Cluster %s: cannot renew the Lease for %.0f s, retrying: %s", self.cluster, self.silence(),
-                            str(error) or "no response in time")
+                LOG.warning("Cluster %s: the Lease was not renewed for %.0f s, retrying: %s", self.cluster,
+                            self.silence(), str(error) or f"no response within {_REQUEST:.0f} s")
                 await asyncio.sleep(min(_RETRY, self.interval / 4))
 
     async def _renew(self, taking: bool) -> bool:
@@ -133,14 +133,14 @@ class Heartbeat:
                 return False
             epoch = self.epoch or int(spec.get("leaseTransitions") or 0) + 1
             executed = next((begun for stamp, begun in self._attempts if stamp == spec.get("renewTime")), 0.0)
-            if self.epoch and executed > (self.renewed or 0.0):  # a write without response, whose repetition conflicts
+            if self.epoch and executed > (self.renewed or 0.0):  # a write was executed, but its response was lost
                 stored, started = lease, executed
             else:
                 stored = await self.nova.replace(path, self._spec(lease, epoch, started))
         except ApiError as error:
             previous, self._lease = self._lease, None
             if error.conflict and previous is not None:
-                return await self._renew(taking)  # changed meanwhile: decided by its present state
+                return await self._renew(taking)  # the cached Lease is outdated: read it again
             if error.conflict:
                 return not taking
             if not error.missing:
@@ -151,8 +151,8 @@ class Heartbeat:
                 started))
         version = str(stored["metadata"].get("resourceVersion"))
         if later(self._version, version):
-            raise RuntimeError("The federation control plane was restored from a backup. This agent ends: the next one"
-                               " compares all copies and reports with the restored data.")
+            raise RuntimeError("The federation control plane was restored from a backup: this agent exits. After its"
+                               " restart it compares all copies with the restored schedules and reports their state.")
         if self.renewed is None or started - self.renewed > 2 * RENEW:
             self.resumed = now()
         self._version = version
@@ -160,14 +160,14 @@ class Heartbeat:
         return True
 
     async def _wait_visibly(self, path: str, lease: Object, started: float) -> None:
-        """Note in the Lease of another agent that this one guards the cluster, too: the scheduler must not take the
-        workloads for stopped if the other one has ended. Raises ApiError."""
+        """Note in the Lease of another agent that this agent runs, too, and does not fence while it reaches the control
+        plane. Otherwise the scheduler would assume that workloads stop if the other agent exits. Raises ApiError."""
         annotations = {**(lease["metadata"].get("annotations") or {}), WAITING: f"{self.identity}/{started:.3f}"}
         await self.nova.replace(path, {**lease, "metadata": {**lease["metadata"], "annotations": annotations}})
         self._touched = started
 
     def _may_take(self, lease: Object, taking: bool, started: float) -> bool:
-        """Return True if the holder released the Lease, or did not renew it for its duration as observed here."""
+        """Return True if the holder released the Lease, or this process has seen no renewal for its duration."""
         spec = lease.get("spec") or {}
         version = f"{spec.get('holderIdentity')}/{spec.get('renewTime')}/{spec.get('leaseTransitions')}"
         if not taking:
@@ -178,7 +178,7 @@ class Heartbeat:
             spec.get("leaseDurationSeconds") or DURATION)
 
     async def release(self) -> None:
-        """Let a new agent start at once."""
+        """Release the Lease, so that a new agent need not wait until it expires."""
         path = f"{self._collection}/{HEARTBEAT}"
         try:
             lease = await self.nova.get(path)
@@ -196,7 +196,7 @@ class Heartbeat:
 
 
 def _time_of(note: str, boot: str) -> float:
-    """Return the time of an annotation by the clock of this boot, -inf if it is of another boot or damaged."""
+    """Return the time in an annotation as a value of now(); -inf if it is invalid or was stored before this boot."""
     noted_boot, _slash, since = note.partition("/")
     with contextlib.suppress(ValueError):
         if noted_boot == boot:

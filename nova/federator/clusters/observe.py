@@ -12,16 +12,16 @@ from nova.federator.api.types import Ref
 from nova.federator.kube.client import Object
 from nova.federator.store.schedules import Phase
 
-DIGEST = "nova.elotl.co/digest"  # annotation of a copy: the manifest that was applied
+DIGEST = "nova.elotl.co/digest"  # annotation of a copy: the digest of the applied manifest
 ORIGIN = "nova.elotl.co/uid"  # annotation of a copy: the uid of the user's object
 FENCE_AFTER = "nova.elotl.co/fence-after"  # annotation of a copy: seconds without heartbeat after which it is stopped
 FENCED = "nova.elotl.co/fenced"  # annotation of a stopped copy: JSON of the fields to restore
-NEVER_CHANGED = {"Job", "Pod"}  # kinds whose copies are not changed: a new uid makes a new object
+NEVER_CHANGED = {"Job", "Pod"}  # kinds whose copies are never changed; if a user replaces the object, so is the copy
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """A copy. ``owned``: digest of the names of the fields that Nova owns. ``pods``: number of pods that it must have;
-    ``settled``: its controller has created them. ``content``: JSON, until the fields are verified."""
+    """A copy. ``owned``: digest of the names of Nova's fields. ``pods``: number of pods that the copy must have.
+    ``settled``: True if its controller has created them. ``content``: JSON, empty once the fields are verified."""
 
     ref: Ref
     uid: str
@@ -36,13 +36,13 @@ class Copy(msgspec.Struct, frozen=True):
     fenced: str = ""
     owned: str = ""
     owns_replicas: bool = False
-    replicas: int | None = None  # or parallelism of a Job
+    replicas: int | None = None  # number of replicas, or the parallelism of a Job
     pods: int = 0
     settled: bool = True
     storage_class: str = ""
     shown: bool = False  # True if ReplicaSets and Pods of the copy are shown in the control plane
     content: bytes = b""
-    target: str = ""  # cluster whose agent has applied it, as a label
+    target: str = ""  # the cluster whose agent has applied the copy, as a label value
 
     @property
     def finished(self) -> bool:
@@ -72,8 +72,8 @@ def copy_of(obj: Object) -> Copy:
 
 
 def owner_of(obj: Object) -> str:
-    """Return the schedule that has applied an object, or an empty text. The label alone proves nothing: users copy
-    manifests with their labels."""
+    """Return the name of the schedule that has applied an object, or an empty text. The label alone proves nothing:
+    users copy manifests with their labels."""
     if not any(entry.get("manager") == AGENT and entry.get("operation") == "Apply"
                for entry in obj["metadata"].get("managedFields") or ()):
         return ""
@@ -88,7 +88,7 @@ def content_of(obj: Object) -> bytes:
 
 
 def owned_fields(obj: Object) -> dict[str, Any]:
-    """Return the names of the fields that Nova has applied and nobody has changed since, in the form fieldsV1."""
+    """Return the names of the fields that Nova has applied and no client has changed since, in the format fieldsV1."""
     for entry in obj["metadata"].get("managedFields") or ():
         if entry.get("manager") == AGENT and entry.get("operation") == "Apply":
             return entry.get("fieldsV1") or {}
@@ -116,7 +116,7 @@ def contains(actual: Any, desired: Any) -> bool:
 
 
 def workload(ref: Ref) -> bool:
-    """Return True for kinds that run pods, and for custom resources, which may."""
+    """Return True for kinds that run pods, and for custom resources, which may run pods."""
     return ref.kind in objects.POD_KINDS or objects.kind_of(ref) is None
 
 
@@ -147,7 +147,7 @@ def phase_of(obj: Object) -> tuple[Phase, str]:
             if objects.holds(status, "Failed"):
                 return "Failed", "the job failed"
             if objects.holds(status, "Complete") or status.get("active") or status.get("succeeded"):
-                return "Ready", ""  # a running job counts: it must not be moved because it takes long
+                return "Ready", ""  # a running job counts as ready: a job that takes long must not be moved
             return "Applied", "the job has no pods yet"
         case "", "PersistentVolumeClaim":
             state = status.get("phase")

@@ -1,4 +1,4 @@
-"""The report of an agent on its cluster: version, kinds, and what is free on each node."""
+"""The report of an agent on its cluster: version, kinds, and the free resources of each node."""
 
 import asyncio
 import logging
@@ -20,17 +20,17 @@ from nova.federator.store import reports
 from nova.federator.store.reports import ClusterReport, NodeReport
 
 LOG = logging.getLogger(__name__)
-_INTERVAL = 10.0  # seconds between two reports
-_CHANGE = 0.01  # part of a resource of a node that must have changed for a new report
+_INTERVAL = 10.0  # shortest time between two reports, in seconds
+_CHANGE = 0.01  # fraction of a node's capacity; smaller changes of its free resources cause no new report
 _DETAILS_INTERVAL = 60.0  # seconds between two requests for version, kinds and autoscalers of the cluster
-_UNSCHEDULED = 1000  # names of schedules in a report
+_UNSCHEDULED = 1000  # missing schedules that a report names; further ones are left out
 _RUNNING = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="  # pods that use resources of a node
 _PROVIDERS = {"gce": "gce", "aws": "aws", "azure": "azure", "openstack": "openstack", "kind": "kind"}
-_AUTOSCALERS = ("cluster-autoscaler", "luna-manager")  # in names of Deployments
+_AUTOSCALERS = ("cluster-autoscaler", "luna-manager")  # a cluster with a Deployment of such a name is autoscaled
 
 
 class _Pod(msgspec.Struct, frozen=True):
-    """A pod that uses resources. ``owners``: the objects to whose number of pods it counts."""
+    """A pod that uses resources. ``owners``: the objects whose pods include this one."""
 
     node: str
     requests: dict[str, int]
@@ -46,25 +46,25 @@ class _Details(msgspec.Struct, frozen=True):
 
 
 class Reporter:
-    """Counts the requests of pods per node, and writes a report when something relevant changed.
+    """Adds up the requests of pods per node, and writes a report when relevant values have changed (see _differs).
 
-    ``applied``: returns the generations of schedules that were applied. A generation is reported once all of its pods
-    run on nodes, so that the figures of the nodes include them. ``unscheduled``: returns the schedules of copies that
-    do not exist; they are reported once two checks have found them.
+    ``applied``: returns the applied generations of schedules. A generation is reported once all of its pods run on
+    nodes, so that the figures of the nodes include them. ``unscheduled``: returns the names of missing schedules, which
+    have copies but do not exist; a name is reported after two successive checks have found it.
     """
 
     def __init__(self, nova: Api, member: Api, cluster: str, epoch: int, applied: Callable[[], Mapping[str, int]],
                  unscheduled: Callable[[], Set[str]], copies: Copies) -> None:
         self.nova, self.member, self.cluster, self.epoch = nova, member, cluster, epoch
         self.applied, self.unscheduled, self.copies = applied, unscheduled, copies
-        self._missing: Set[str] = frozenset()  # result of the last check
+        self._missing: Set[str] = frozenset()  # missing schedules of the previous check
         copies.kinds_changed = self._kinds_changed
         self.nodes: Informer[Object] = Informer(member, "/api/v1/nodes", _node_of, self._changed)
         self.pods: Informer[_Pod] = Informer(member, "/api/v1/pods", _pod_of, self._pod_changed, fieldSelector=_RUNNING)
         self.sequence = 0
         self._used: dict[str, dict[str, int]] = {}  # node -> resource -> thousandths
-        self._running: dict[tuple[str, str, str], int] = {}  # owner -> pods on nodes
-        self._included: dict[str, int] = {}  # schedule -> generation whose pods run
+        self._running: dict[tuple[str, str, str], int] = {}  # owner -> number of its pods on nodes
+        self._included: dict[str, int] = {}  # schedule -> generation all of whose pods run on nodes
         self._wake = asyncio.Event()
         self._due = 0.0  # monotonic time of the next inspection of the cluster
         self._last: ClusterReport | None = None
@@ -95,7 +95,7 @@ class Reporter:
         self._wake.set()
 
     async def run(self) -> None:
-        """Report until cancelled."""
+        """Write reports until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.nodes.run())
             tasks.create_task(self.pods.run())
@@ -220,7 +220,7 @@ def _pod_of(obj: Object) -> _Pod | None:
         if owner.get("controller") and "deletionTimestamp" not in metadata:
             kind, name = str(owner.get("kind")), str(owner.get("name"))
             owners.append((namespace, kind, name))
-            if kind == "ReplicaSet":  # named after its Deployment and a hash
+            if kind == "ReplicaSet":  # its name is the name of its Deployment, a hyphen and a hash
                 owners.append((namespace, "Deployment", name.rpartition("-")[0]))
     return _Pod(str(spec["nodeName"]), dict(item.pod.requests) if item.pod else {}, tuple(owners))
 
@@ -230,8 +230,8 @@ def _text(thousandths: int) -> str:
 
 
 def _differs(old: ClusterReport, new: ClusterReport) -> bool:
-    """Return True if a report has relevant news: other nodes, labels, taints or kinds, newly applied schedules, or a
-    change of a resource by more than _CHANGE."""
+    """Return True if a new report must be written: with other nodes, labels, taints or kinds, newly applied or missing
+    schedules, or with free resources that changed by more than _CHANGE."""
     if any(getattr(old, field) != getattr(new, field) for field in (
             "version", "autoscaled", "kinds", "applied", "provider", "region", "zone", "unscheduled")):
         return True

@@ -35,12 +35,12 @@ _WORKERS = 4
 _INTERVAL = 1.0  # seconds between two comparisons of an object, however often an agent reports
 _RETRY = 5.0  # seconds after which a failed write is repeated
 _REFUSED = (400, 403, 413, 422)  # statuses of objects that the control plane does not accept
-_DELETED = 1.0  # seconds after a deletion before it is judged: the deletion of the owner may be reported later
+_DELETED = 1.0  # seconds before a deleted object is created again: the deletion of its owner may be reported later
 _NAME = 245  # characters of a name to which a suffix is added
 
 
 class _Shown(msgspec.Struct, frozen=True):
-    """An object that backpropagation has created. ``uid``: its own; ``source``: of the original."""
+    """An object that backpropagation has created. ``uid``: its own uid; ``source``: uid of the original."""
 
     kind: str
     namespace: str
@@ -58,8 +58,8 @@ class _Shown(msgspec.Struct, frozen=True):
 
 
 class Backpropagation:
-    """Keeps shown objects equal to the reports of agents. ``schedules``: by namespace/name. Reports are believed only
-    for objects that a schedule of their cluster lists and that have the annotation BACKPROPAGATE."""
+    """Keeps shown objects equal to the reports of agents. ``schedules``: by namespace/name. A report is used only if a
+    schedule of its cluster lists the object, and the object has the annotation BACKPROPAGATE."""
 
     def __init__(self, api: Api, catalog: Catalog, clusters: Clusters, schedules: Mapping[str, Schedule]) -> None:
         self.api, self.catalog, self.clusters, self.schedules = api, catalog, clusters, schedules
@@ -69,7 +69,7 @@ class Backpropagation:
                       for kind in KINDS}
         self._reports_on: dict[str, dict[str, Published]] = {}  # key of an object -> namespace of a cluster -> report
         self._scheduled: dict[str, set[str]] = {}  # namespace/name of a schedule -> keys of objects with reports
-        self._shown_of: dict[str, dict[tuple[str, str], _Shown]] = {}  # key of an object -> cluster, source
+        self._shown_of: dict[str, dict[tuple[str, str], _Shown]] = {}  # key of an object -> (cluster, source) -> shown
         self._queue = KeyedQueue()
 
     def schedule_changed(self, schedule: str) -> None:
@@ -79,7 +79,7 @@ class Backpropagation:
 
     async def run(self) -> None:
         """Show objects until cancelled. Waits for the custom resource, which an earlier release lacks. Begins with all
-        reports: another scheduler showed them before."""
+        reports, because another scheduler has processed them until now."""
         for key in self._reports_on:
             self._queue.put(key)
         async with asyncio.TaskGroup() as tasks:
@@ -134,15 +134,15 @@ class Backpropagation:
             except ApiError as error:
                 delay = _RETRY
                 LOG.debug("Cannot copy the ReplicaSets and Pods of %s, retrying: %s", key, error)
-            except Exception:  # a malformed report must not stop the others
-                LOG.exception("Cannot copy the ReplicaSets and Pods of %s until their next change", key)
+            except Exception:  # a malformed report must not stop the processing of other reports
+                LOG.exception("Unexpected error, not copying ReplicaSets and Pods of %s until their next change", key)
             finally:
                 again = self._queue.done(key)
             if again or delay:
                 loop.call_later(max(delay, _INTERVAL), self._queue.put, key)
 
     async def _reconcile(self, key: str) -> float:
-        """Make the shown objects of a user's object equal to the reports. Return seconds after which to repeat it."""
+        """Make the shown objects of a user's object equal to the reports. Return the delay of a repetition, or 0."""
         template = self.catalog.templates.get(key)
         reports = {namespace: report for namespace, report in sorted(self._reports_on.get(key, {}).items())
                    if self._listed(report)}
@@ -155,7 +155,7 @@ class Backpropagation:
                 if report.uid == template.uid and (cluster := self.clusters.name_of(namespace)) is not None:
                     try:
                         await self._show_all(template, cluster, report, surplus)
-                    except ApiError as error:  # must not affect the objects of other clusters
+                    except ApiError as error:  # a failure must not affect the objects of other clusters
                         failure = error
                         surplus = {part: shown for part, shown in surplus.items() if part[0] != cluster}
                     except RecursionError:
@@ -167,7 +167,8 @@ class Backpropagation:
         return 0.0
 
     def _listed(self, report: Published) -> bool:
-        """Return True if the schedule of a report has its object. An agent can change the list, but not the group."""
+        """Return True if the schedule of a report lists its object, and the object belongs to the schedule's group: an
+        agent can change the list of objects, but not the group."""
         schedule = self.schedules.get(f"{report.cluster_namespace}/{report.schedule}")
         return schedule is not None and not schedule.deleting and any(
             entry.ref.key == report.ref.key for entry in schedule.entries) and self.catalog.belongs(
@@ -175,7 +176,7 @@ class Backpropagation:
 
     async def _show_all(self, template: Template, cluster: str, report: Published,
                         surplus: dict[tuple[str, str], _Shown]) -> None:
-        """Show what an object owns in a cluster, and remove it from ``surplus``."""
+        """Show the ReplicaSets and Pods of an object in a cluster, and remove them from ``surplus``."""
         ref = template.item.ref
         top = {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name, "uid": template.uid}
         try:
@@ -205,8 +206,8 @@ class Backpropagation:
 
     async def _show(self, ref: Ref, cluster: str, part: Owned, owner: Mapping[str, Any],
                     present: _Shown | None) -> _Shown | None:
-        """Create or change a shown object. Return it, or None if it cannot be changed and is deleted first. Raises
-        ApiError."""
+        """Create or change a shown object and return it. If it cannot be changed, delete it and return None; it is
+        created again later. Raises ApiError."""
         body = _render(ref, cluster, part, owner)
         digest = digest_of(body)
         body["metadata"]["annotations"][_DIGEST] = digest
@@ -262,7 +263,7 @@ def _opted_in(template: Template) -> bool:
 
 
 def _render(ref: Ref, cluster: str, part: Owned, owner: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a shown object, but for its name."""
+    """Return the manifest of a shown object without its name."""
     annotations = {**part.annotations, _OBJECT: ref.key, _UID: part.uid, **({_NODE: part.node} if part.node else {})}
     return {"apiVersion": KINDS[part.kind].api_version, "kind": part.kind, "spec": part.spec, "metadata": {
         "namespace": ref.namespace, "labels": {**part.labels, BACKPROPAGATED: "true", BACKPROPAGATED_ORIGIN: cluster},

@@ -39,7 +39,7 @@ _OWN_NAMESPACES = ("kube-", "nova-cluster-")
 
 
 class Template(msgspec.Struct, frozen=True):
-    """A user's object. ``body``: compressed JSON of what is applied in clusters, before shares and overrides.
+    """A user's object. ``body``: compressed JSON of the manifest for clusters, before shares and overrides.
     ``target``: its label target-cluster. ``status``: digest of its status, to write only changes."""
 
     item: Item
@@ -51,7 +51,7 @@ class Template(msgspec.Struct, frozen=True):
     pin: str = ""
     spread_onto: str = ""
     deleting: bool = False
-    problem: str = ""  # why it cannot be placed
+    problem: str = ""  # the reason why the object cannot be placed
     generation: int = 0
     status_fields: tuple[str, ...] = ()
 
@@ -66,11 +66,11 @@ class Placement(msgspec.Struct, frozen=True):
     policy: Policy | None
     others: tuple[str, ...] = ()
     label: str = ""  # value of the policy's groupBy label
-    problem: str = ""  # of the annotations
+    problem: str = ""  # the reason why the annotations are invalid
 
 
 class Catalog:
-    """The templates by key (:attr:`Ref.key`), and their groups. ``changed``: called with each group to place again.
+    """The templates by key (:attr:`Ref.key`), and their groups. ``changed``: called with a group to place it again.
     ``refused``: called with name, uid and problem of an invalid policy."""
 
     def __init__(self, changed: Callable[[str], None],
@@ -122,7 +122,7 @@ class Catalog:
         return None
 
     def belongs(self, ref: Ref, group: str) -> bool:
-        """Return True if an object is in a group, or was when its policy was deleted: an agent reports on no others."""
+        """Return True if an object is in a group, or was when its policy was deleted; other reports do not count."""
         placement = self.placements.get(ref.key)
         return placement.group == group if placement else group == ref.key or group.startswith("ScheduleGroup/")
 
@@ -152,7 +152,7 @@ class Catalog:
             if old is not None and msgspec.structs.replace(old, status=new.status, target=new.target,
                                                            status_fields=new.status_fields) == new:
                 self.templates[ref.key] = new
-                return  # only what Nova wrote has changed
+                return  # only fields that Nova writes have changed
             self.templates[ref.key] = new
             self._in_namespace.setdefault(ref.namespace, set()).add(ref.key)
             self._labels.put(ref.key, new.item.labels)
@@ -229,7 +229,7 @@ class Catalog:
             self.changed(group)
 
     def _placement(self, template: Template) -> Placement | None:
-        """Return the group of a template. A deleted policy leaves its groups frozen: see Placer."""
+        """Return the group of a template. Groups of a deleted policy stay frozen: see Placer."""
         item = template.item
         policy, others = self.policies.match(item, self.namespace_labels.get(item.ref.namespace, {}))
         if template.pin or template.spread_onto:
@@ -237,7 +237,7 @@ class Catalog:
                 listed = policies.of_annotations(template.pin, template.spread_onto)
             except Invalid as error:
                 return Placement(item.ref.key, policies.nowhere(), problem=error.message)
-            if policy is not None:  # annotations choose clusters, and do not permit a double run
+            if policy is not None:  # annotations choose clusters, but do not permit that a workload runs twice
                 listed = msgspec.structs.replace(listed, failover=policy.failover, fence_after=policy.fence_after)
             return Placement(item.ref.key, listed)
         if policy is None:
@@ -248,8 +248,8 @@ class Catalog:
 
 
 def template_of(obj: Object) -> Template | None:
-    """Return what the catalog stores of a user's object, or None if it is never placed: it belongs to another object or
-    to the control plane, or backpropagation shows it."""
+    """Return the template of a user's object, or None for an object that is never placed: it belongs to another object
+    or to the control plane, or backpropagation has created it."""
     metadata: Mapping[str, Any] = obj["metadata"]
     namespace, annotations = metadata.get("namespace") or "", metadata.get("annotations") or {}
     labels = metadata.get("labels") or {}
@@ -273,7 +273,7 @@ def template_of(obj: Object) -> Template | None:
         item = Item(Ref(group, version, str(obj.get("kind")), namespace, metadata["name"]), labels=labels)
     if TRUNCATED.encode() in body:
         problem = "The object is nested too deeply."
-    return Template(  # the compressor returns more memory than bytes, which a copy of them does not need
+    return Template(  # the body is copied, because the compressor's result occupies more memory than its bytes
         item=item, uid=sys.intern(str(metadata.get("uid", ""))), body=memoryview(_compressor.compress(body)).tobytes(),
         digest=sys.intern(hashlib.sha256(body).hexdigest()[:20]), target=sys.intern(str(labels.get(TARGET, ""))),
         status=sys.intern(schedules.digest_of(obj.get("status") or {})), pin=str(annotations.get(PIN) or ""),

@@ -40,14 +40,14 @@ _HEARTBEAT_WRITES = 300.0  # seconds after which an unchanged status is written 
 _PHASES = {"Suspending": "The cluster is being stopped, because it is idle.",
            "Suspended": "The cluster is in standby, and is woken for the next workload.",
            "Waking": "The cluster is being woken from standby.",
-           "Failed": "The cluster was not woken from standby in time."}
-# Called with the name of a cluster and what changed: "ready", "labels", "capacity", "kind" or "removed".
+           "Failed": "The cluster was not woken from standby within NOVA_WAKE_TIMEOUT_SECS."}
+# Called with the name of a cluster and the change: "ready", "labels", "capacity", "kind", "draining" or "removed".
 Listener = Callable[[str, str], None]
 
 
 class _Lease(msgspec.Struct):
-    """The heartbeat of an agent. ``seen``: when its last renewal arrived, by the monotonic clock of this process.
-    ``observed``: the same, but only for a renewal after the first list, which is certainly not an old one."""
+    """The heartbeat of an agent. ``seen``: monotonic time at which this process received the newest renewal.
+    ``observed``: the same time, but -inf for a renewal in the first list, which may be old."""
 
     renewed: str
     epoch: int
@@ -64,13 +64,13 @@ class Clusters:
         self.reports: dict[str, ClusterReport] = {}  # namespace -> report
         self._nodes: dict[str, tuple[Node, ...]] = {}  # namespace/name of a report -> nodes of the report
         self.copies: dict[str, ClusterReport] = {}  # namespace -> report before standby
-        self.records: dict[str, Record] = {}  # clusters that are not active
+        self.records: dict[str, Record] = {}  # cluster that is not active -> its phase
         self._entering: set[str] = set()  # clusters that may be suspended: nothing new is placed there
         self._started = time.monotonic()
-        self._reachable: dict[str, bool] = {}  # as listeners were notified
-        self._returned: dict[str, float] = {}  # cluster -> when it became reachable again
+        self._reachable: dict[str, bool] = {}  # cluster -> the state of which listeners were notified
+        self._returned: dict[str, float] = {}  # cluster -> time at which it became reachable again
         self._busy: dict[str, int] = {}  # cluster -> number of its schedules that consume resources
-        self._written: dict[str, tuple[bytes, float]] = {}  # cluster -> status and when it was written
+        self._written: dict[str, tuple[bytes, float]] = {}  # cluster -> status and time of its last write
         self._dirty: set[str] = set()
         self._snapshot: dict[str, Cluster] = {}  # by name, in order
         self._stale: set[str] = set()  # clusters whose entry in the snapshot is outdated
@@ -101,14 +101,14 @@ class Clusters:
         return Cluster(
             name=name, labels={**(obj["metadata"].get("labels") or {}), NAME_LABEL: name},
             ready=reachable and report is not None and not standby, reachable=reachable, standby=standby,
-            problem=record.problem or "it did not become ready in time" if record and record.phase == "Failed" else "",
+            problem=record.problem or "its agent did not report" if record and record.phase == "Failed" else "",
             draining="deletionTimestamp" in obj["metadata"], autoscaled=report.autoscaled if report else False,
             nodes=self._nodes.get(f"{namespace}/{STANDBY_REPORT if copied else REPORT}", ()),
             sequence=report.sequence if report else 0,
             kinds=frozenset(report.kinds) if report and report.kinds else None)
 
     def snapshot(self) -> Mapping[str, Cluster]:
-        """Return all clusters by name, in order. Only those that changed are made again."""
+        """Return all clusters by name, sorted. Only the entries of changed clusters are computed again."""
         while self._stale:
             name = self._stale.pop()
             if (cluster := self._make(name)) is None:
@@ -120,7 +120,7 @@ class Clusters:
         return self._snapshot
 
     def report(self, name: str) -> ClusterReport | None:
-        """Return the report of a cluster: of a cluster that is not active, the report before standby."""
+        """Return the report of a cluster; for a cluster that is not active, the report from before its standby."""
         namespace = cluster_namespace(name)
         copy = self.copies.get(namespace) if name in self.records else None
         return copy or self.reports.get(namespace)
@@ -142,7 +142,7 @@ class Clusters:
         return lease.observed if lease else float("-inf")
 
     def epoch(self, name: str) -> int:
-        """Return the epoch of the agent that renewed its Lease last, or 0."""
+        """Return the epoch of the newest agent of a cluster that has renewed the Lease, or 0."""
         lease = self.leases.get(cluster_namespace(name))
         return lease.epoch if lease else 0
 
@@ -151,14 +151,14 @@ class Clusters:
         return bool(self._busy.get(name))
 
     def hold(self, name: str, held: bool) -> None:
-        """Treat a cluster as in standby before that is stored, or not any more."""
+        """Treat a cluster as in standby before its phase is stored (``held``), or end this."""
         (self._entering.add if held else self._entering.discard)(name)
         self._stale.add(name)
         if not held and name not in self.records:
             self.listener(name, "ready")
 
     async def store_record(self, name: str, record: Record | None) -> None:
-        """Store the phase of a cluster, None if it is active, unless it has changed meanwhile. Raises ApiError."""
+        """Store the phase of a cluster (None: active). Raises ApiError, also if the stored phase changed meanwhile."""
         current = await self.api.get(f"{CLUSTERS}/{name}")
         if record_of(current) != self.records.get(name):
             raise ApiError(f"the phase of cluster {name} has changed", 409)
@@ -170,7 +170,7 @@ class Clusters:
             self._cluster_changed(name, new, old)
 
     def reachable(self, name: str) -> bool:
-        """Return True if the agent renewed its Lease within the last UNREACHABLE_AFTER seconds, as observed here."""
+        """Return True if this process has observed a renewal of the Lease within the last UNREACHABLE_AFTER seconds."""
         lease = self.leases.get(cluster_namespace(name))
         return lease is not None and time.monotonic() - lease.seen < UNREACHABLE_AFTER
 
@@ -185,7 +185,7 @@ class Clusters:
         return [name for name, obj in self.objects.objects.items() if "deletionTimestamp" in obj["metadata"]]
 
     def orphan(self, name: str) -> bool:
-        """Return True if the copies of a deleted cluster shall stay."""
+        """Return True if the copies in a deleted cluster must stay."""
         annotations = self.objects.objects.get(name, {"metadata": {}})["metadata"].get("annotations") or {}
         return annotations.get(ORPHAN) == "true"
 
@@ -204,8 +204,8 @@ class Clusters:
         return time.monotonic() - (self._started if lease is None else lease.seen)
 
     async def confirm_silence(self, name: str) -> bool:
-        """Return True if the API server has no later renewal of a Lease than was observed here: a watch may be late, or
-        this process was suspended. Raises ApiError."""
+        """Return True if the API server has no later renewal of a Lease than this process has observed: the watch may
+        be late, or this process may have been suspended. Raises ApiError."""
         namespace = cluster_namespace(name)
         lease = await self.api.find(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{HEARTBEAT}")
         if lease is None:
@@ -231,7 +231,7 @@ class Clusters:
         return report.applied if report else {}
 
     def count_busy(self, name: str, change: int) -> None:
-        """Count schedules of a cluster that run pods; without any, the cluster is idle."""
+        """Add ``change`` to the number of schedules of a cluster that consume resources; at 0 the cluster is idle."""
         before = self._busy.get(name, 0)
         self._busy[name] = before + change
         if (before == 0) != (before + change == 0):
@@ -380,9 +380,9 @@ class Clusters:
     def _states(self, name: str) -> list[tuple[str, str, str, str]]:
         """Return type, status, reason and message of the conditions of a cluster."""
         record, reachable = self.records.get(name), self.reachable(name)
-        ready = ("Ready", "True", "AgentReporting", "The agent renews its lease.")
+        ready = ("Ready", "True", "AgentReporting", "The agent renews its Lease.")
         if not reachable:
-            ready = ("Ready", "Unknown", "AgentSilent", "The agent has not renewed its lease in time.")
+            ready = ("Ready", "Unknown", "AgentSilent", f"The Lease was not renewed for {UNREACHABLE_AFTER:g} s.")
         idle = ("Idle", "True", "NoWorkload", "No workload that consumes resources runs here.")
         if self.busy(name) or (record and record.phase == "Waking"):
             idle = ("Idle", "False", "Workload", "Workloads run here, or wait for this cluster.")
@@ -398,7 +398,7 @@ class Clusters:
 
 
 def record_of(obj: Object) -> Record | None:
-    """Return the phase of a cluster, or None if it is active."""
+    """Return the stored phase of a cluster, or None if it is active."""
     text = (obj["metadata"].get("annotations") or {}).get(STANDBY)
     try:
         record = msgspec.json.decode(text, type=Record) if text else None
@@ -428,12 +428,12 @@ def _label(value: str) -> str:
 def _lease_of(obj: Object) -> _Lease:
     spec = obj.get("spec") or {}
     epoch = spec.get("leaseTransitions")
-    waiting = (obj["metadata"].get("annotations") or {}).get(WAITING, "")  # an agent that waits counts, too
+    waiting = (obj["metadata"].get("annotations") or {}).get(WAITING, "")  # a waiting agent counts like a renewal
     return _Lease(f"{spec.get('renewTime')}/{waiting}", epoch if isinstance(epoch, int) else 0, time.monotonic())
 
 
 def _node(report: reports.NodeReport) -> Node | None:
-    """Return a node for scheduling, or None if it takes no pods or its figures are invalid."""
+    """Return a node for scheduling, or None if it accepts no pods or its figures are invalid."""
     if not report.schedulable:
         return None
     try:

@@ -12,9 +12,9 @@ from nova.federator.api.types import Ref
 from nova.federator.kube.client import Api, ApiError
 
 LOG = logging.getLogger(__name__)
-_QUEUE = 10_000  # Events beyond this number are dropped: they inform, nothing depends on them.
-_REPEAT = 300.0  # Seconds within which the same event of an object is not written again.
-_MEMORY = 50_000  # events that are remembered for that
+_QUEUE = 10_000  # events that wait to be written; further ones are dropped, because nothing depends on events
+_REPEAT = 300.0  # seconds in which the same event of an object is not written again
+_MEMORY = 50_000  # events that are remembered to avoid such repetitions
 
 
 class Recorder:
@@ -29,7 +29,7 @@ class Recorder:
 
     def emit(self, ref: Ref, uid: str, reason: str, message: str,
              kind: Literal["Normal", "Warning"] = "Normal") -> None:
-        """Queue an event, unless the same one was written within the last minutes."""
+        """Queue an event, unless the same event was queued within _REPEAT seconds."""
         now = time.monotonic()
         digest = hashlib.sha256(f"{ref.key}\0{uid}\0{reason}\0{message}".encode()).hexdigest()[:16]
         if now - self._recent.get(digest, -_REPEAT) < _REPEAT:

@@ -1,4 +1,4 @@
-"""The controllers of a federation, wired together: what the scheduler runs, and what explanations and plans ask."""
+"""The controllers of a federation and their connections, for the scheduler, explanations and plans."""
 
 import asyncio
 import logging
@@ -27,8 +27,8 @@ _NEWER = {"CronJob": "v1", "PodDisruptionBudget": "v1", "HorizontalPodAutoscaler
 
 
 class Federation:
-    """The state of a control plane and the controllers that act on it. ``merging``: the client of what users see of
-    their copies, if it differs from the one of decisions."""
+    """The state of a control plane and the controllers that act on it. ``merging``: the client that writes statuses and
+    the objects of backpropagation, if it differs from ``api``, which writes decisions."""
 
     def __init__(self, api: Api, merging: Api | None = None) -> None:
         self.api, merging = api, merging or api
@@ -54,7 +54,7 @@ class Federation:
 
     def _cluster_changed(self, cluster: str, cause: str) -> None:
         for key, schedule in self.placer.unassigned.pop(cluster_namespace(cluster), {}).items():
-            self._schedule_changed(key, schedule, None)  # reported before its cluster
+            self._schedule_changed(key, schedule, None)  # the schedule was reported before its cluster
         self.placer.cluster_changed(cluster, cause)
         if cause == "ready":
             self.statuses.cluster_changed(cluster)
@@ -65,7 +65,7 @@ class Federation:
         self.backpropagation.schedule_changed(key)
 
     def _definition_changed(self, name: str, kind: objects.Kind | None) -> None:
-        """Follow the objects of a custom resource, or forget them with their kind."""
+        """Watch the objects of a custom resource, or drop them with their kind."""
         previous = self._custom.get(name)
         if previous is not None and previous[0] == kind:
             return
@@ -81,7 +81,7 @@ class Federation:
                 self._custom_tasks[name] = asyncio.create_task(informer.run())
 
     async def run_custom(self) -> None:
-        """Follow the objects of all custom resources until cancelled."""
+        """Watch the objects of all custom resources until cancelled."""
         self._running = True
         for name, (_kind, informer) in self._custom.items():
             self._custom_tasks[name] = asyncio.create_task(informer.run())
@@ -92,8 +92,8 @@ class Federation:
                 task.cancel()
 
     async def informers(self) -> dict[str, Informer[Any]]:
-        """Return the informers that keep the state current, by what they follow. Clusters come first, because schedules
-        are counted per cluster. Raises ApiError."""
+        """Return the informers that keep the state current, by the name of their kind. Clusters come first, because
+        schedules are counted per cluster. Raises ApiError."""
         kinds = []
         for kind in objects.KINDS:
             for version in dict.fromkeys((kind.version, _NEWER.get(kind.kind, kind.version))):
@@ -102,13 +102,14 @@ class Federation:
                     kinds.append(candidate)
                     break
             else:
-                LOG.info("Not scheduling %s/%s: the federation control plane does not serve it", kind.group, kind.kind)
+                LOG.info("Not placing objects of %s/%s: the federation control plane does not serve this kind",
+                         kind.group, kind.kind)
         return {**self.clusters.informers, "schedulegroups": self.groups.objects,
                 **self.catalog.informers(self.api, kinds), "schedules": self.stored}
 
     async def load(self) -> None:
-        """Read the present state once. Whether clusters are reachable is taken from their objects, because there is no
-        time to observe their leases. Raises ApiError."""
+        """Read the present state once. A cluster is reachable if its Cluster object is Ready, because there is no time
+        to observe its Lease. Raises ApiError."""
         informers = await self.informers()
         for name in self.clusters.informers:
             await informers.pop(name).refresh()

@@ -1,4 +1,4 @@
-"""ScheduleGroup objects: what users see of groups by label."""
+"""ScheduleGroup objects, which show users the groups that policies form by a label."""
 
 import hashlib
 
@@ -18,14 +18,14 @@ def group_name(policy: str, label: str) -> str:
 
 
 class ScheduleGroups:
-    """Keeps ScheduleGroup objects equal to the groups that policies make by a label."""
+    """Keeps ScheduleGroup objects equal to the groups that policies form by a label."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
         self.objects: Informer[Object] = Informer(api, GROUPS, lambda obj: obj)
 
     async def write(self, group: Group, policy: Policy, label: str, decision: Decision) -> None:
-        """Create or replace the object of a group, if it differs."""
+        """Create the object of a group, or replace it if it differs."""
         name = group_name(policy.name, label)
         labels = {policy.group_by: label, MATCHING_POLICY: label_value(policy.name)}
         if len(decision.targets) == 1:
@@ -48,7 +48,7 @@ class ScheduleGroups:
             await self.api.replace(f"{GROUPS}/{name}", body)
 
     async def remove(self, group: str) -> None:
-        """Delete the object of a group without members, if the group has one."""
+        """Delete the ScheduleGroup object of a group without members, if it exists."""
         kind, _slash, rest = group.partition("/")
         name = group_name(*rest.partition("/")[::2])
         if kind == "ScheduleGroup" and name in self.objects.objects:

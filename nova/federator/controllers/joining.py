@@ -38,7 +38,7 @@ CLUSTERS = f"/apis/{CLUSTER_GROUP}/{VERSION}/clusters"
 TOKENS = "/api/v1/namespaces/kube-system/secrets"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 JOINERS = "system:bootstrappers:nova"  # the group of bootstrap tokens of agents
-_USED = "nova.elotl.co/used"  # annotation of a one-time token: the request that it has authorized
+_USED = "nova.elotl.co/used"  # annotation of a one-time token: the request that the token has authorized
 _TOKEN_GRACE = 30.0  # seconds after which a used token is deleted
 _APPROVED = "NovaApproved"  # reason of the condition
 _ROLE = "nova-agent"  # name of the Role of an agent in the namespace of its cluster
@@ -103,7 +103,7 @@ class Joining:
                 await asyncio.sleep(2.0)
 
     async def _update_rights(self) -> None:
-        """Give the agents that joined under an earlier release the rights of this one."""
+        """Give the agents that joined under an earlier release the rights of this release."""
         for role in (await self.api.list(f"{_RBAC}/roles", fieldSelector=f"metadata.name={_ROLE}"))["items"]:
             namespace = role["metadata"]["namespace"]
             if namespace.startswith("nova-cluster-") and role.get("rules") != agent_rules():
@@ -122,7 +122,7 @@ class Joining:
                         spec.get("username"), error.message)
             await self._condition(request, "Denied", error.message)
             return
-        certificate = self._sign(parsed)  # before the decision, so that a token is not used up by an authority's fault
+        certificate = self._sign(parsed)  # before the approval: if the authority cannot sign, the token stays unused
         approved = request if _unsigned(request) else await self._condition(
             request, "Approved", f"The agent of cluster {cluster} may join.")
         if token:  # before the certificate exists, so that a token is never used twice
@@ -130,13 +130,13 @@ class Joining:
             await self.api.patch(f"{TOKENS}/{token}", {"metadata": {"annotations": used}})
         status = {**approved["status"], "certificate": base64.b64encode(certificate).decode()}
         await self.api.replace(f"{path}/status", {**approved, "status": status})
-        if token:  # used once; a moment later, because the agent still polls with it
+        if token:  # deleted after a delay, because the agent still polls with it
             asyncio.get_running_loop().call_later(_TOKEN_GRACE, self._used.put_nowait, token)
         await self._remove_old(cluster, request["metadata"]["name"])
         LOG.info("Cluster %s: signed the certificate of the agent", cluster)
 
     async def _remove_old(self, cluster: str, latest: str) -> None:
-        """Delete the decided requests of a cluster but the latest, because no controller of the control plane does."""
+        """Delete the decided requests of a cluster except the newest: the control plane has no controller for that."""
         for name, obj in list(self.requests.objects.items()):
             decided = (obj.get("status") or {}).get("conditions")
             with contextlib.suppress(Invalid):
@@ -199,15 +199,15 @@ class Joining:
 
 
 def _unsigned(request: Object) -> bool:
-    """Return True for a request that a scheduler has approved, and that it has not signed because it ended."""
+    """Return True for a request that a scheduler has approved but not signed, because the scheduler ended."""
     status = request.get("status") or {}
     return not status.get("certificate") and any(
         (entry.get("type"), entry.get("reason")) == ("Approved", _APPROVED) for entry in status.get("conditions") or ())
 
 
 async def prepare(api: Api, cluster: str) -> None:
-    """Create what the agent of a cluster needs in the control plane: its Cluster, its namespace and its rights there.
-    Repeatable. Raises Invalid if the namespace belongs to another cluster."""
+    """Create the objects that an agent needs in the control plane: the Cluster, its namespace and the agent's rights
+    there. Repeatable. Raises Invalid if the namespace belongs to another cluster."""
     namespace = await prepare_namespace(api, cluster)
     created = await api.ensure(f"{_RBAC}/namespaces/{namespace}/roles", {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
@@ -230,7 +230,8 @@ def cluster_body(cluster: str) -> dict[str, Any]:
 
 
 async def prepare_namespace(api: Api, cluster: str) -> str:
-    """Create the namespace of a cluster, and return its name. Raises Invalid if it belongs to another cluster."""
+    """Create the namespace of a cluster, and return the name of the namespace. Raises Invalid if the namespace belongs
+    to another cluster."""
     namespace = cluster_namespace(cluster)
     await api.ensure("/api/v1/namespaces", {
         "apiVersion": "v1", "kind": "Namespace",
@@ -242,7 +243,7 @@ async def prepare_namespace(api: Api, cluster: str) -> str:
 
 
 def agent_rules() -> list[dict[str, Any]]:
-    """Return the rights of an agent in the namespace of its cluster; it has no others."""
+    """Return all rights of an agent in the namespace of its cluster. In other namespaces it has no rights."""
     return [
         {"apiGroups": [SCHEDULE_GROUP], "resources": ["schedules"], "verbs": ["get", "list", "watch", "patch"]},
         {"apiGroups": [SCHEDULE_GROUP], "resources": ["schedules/status"], "verbs": ["patch", "update"]},

@@ -28,15 +28,15 @@ from nova.federator.store.schedules import STOP_MARGIN, Schedule, name_of
 
 LOG = logging.getLogger(__name__)
 _WORKERS = 16
-_LONGEST_DELAY = 60.0  # seconds between two tries of a group whose writes fail
+_LONGEST_DELAY = 60.0  # longest delay before a group whose writes failed is tried again, in seconds
 _READY_DEADLINE = 300.0  # Seconds after which a share that is not ready moves to another cluster.
-_PARTS = 4  # number of parts of a group whose copies without schedule are deleted
-_INSPECTION = 300.0  # seconds between two searches for the groups of the same copies without schedule
+_PARTS = 4  # number of parts of a group whose copies are deleted if they have no schedule
+_INSPECTION = 300.0  # seconds before the groups of unchanged copies without a schedule are searched again
 _AVOID = 600.0  # seconds for which a cluster where a group did not become ready is not chosen for it
 
 
 class Placer:
-    """Places groups. ``enqueue`` is the only entry: groups are processed once, however often they were enqueued."""
+    """Places the groups that were enqueued. A group is processed once, even if it was enqueued several times."""
 
     def __init__(self, api: Api, catalog: Catalog, clusters: Clusters, recorder: Recorder,
                  groups: ScheduleGroups) -> None:
@@ -50,10 +50,10 @@ class Placer:
         self.unplaced: set[str] = set()  # groups that run nowhere and that no cluster can take
         self.wanted: dict[str, set[str]] = {}  # cluster in standby -> groups that wait until it is awake
         self.waiting: dict[str, set[str]] = {}  # cause or "cluster/cause" -> groups that wait for it
-        self._stopped: set[tuple[str, str]] = set()  # group, cluster: its fence time is over
+        self._stopped: set[tuple[str, str]] = set()  # group, unreachable cluster in which its workloads have stopped
         self._handovers: dict[str, set[str]] = {}  # group -> groups that wait until it has schedules
         self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
-        self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> until when it is avoided
+        self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> time until which the cluster is avoided
         self._unscheduled: dict[str, set[str]] = {}  # cluster -> names of missing schedules, at the last inspection
         self._inspected = 0.0
         self._queue = KeyedQueue()
@@ -78,8 +78,8 @@ class Placer:
         self.wake(cluster, cause)
 
     def wake(self, cluster: str, cause: str) -> None:
-        """Enqueue the groups for which a change of a cluster may matter: those that wait for it, and for all causes but
-        capacity those that run there."""
+        """Enqueue the groups for which a change of a cluster may matter: groups that wait for this change and, unless
+        the cause is "capacity", groups that run in the cluster."""
         for key in (f"{cluster}/{cause}", cause):
             for group in self.waiting.pop(key, ()):
                 self.enqueue(group)
@@ -125,8 +125,8 @@ class Placer:
         return self._cluster_of.get(namespace)
 
     def _claim(self, group: str, cluster: str) -> None:
-        """Book what the schedules of a group need in a cluster. The claim is included in the report of the cluster once
-        the agent has applied this generation."""
+        """Book the resources of the schedules of a group in a cluster. The report of the cluster includes the claim
+        once the agent has applied this generation."""
         parts = self.schedules.get(group, {}).get(cluster, {})
         if not parts:
             self.claims.release(cluster, group)
@@ -171,7 +171,7 @@ class Placer:
                     self._queue.put(group)
 
     async def _watch_deadlines(self) -> None:
-        """Enqueue groups of which a schedule is not ready in time, or whose avoided clusters may be used again."""
+        """Enqueue groups with a schedule that missed its deadline, or whose avoided clusters may be used again."""
         while True:
             await asyncio.sleep(5.0)
             now = time.monotonic()
@@ -202,7 +202,7 @@ class Placer:
             self.clusters.reachable(cluster) and self.clusters.unscheduled(cluster))}
         now = time.monotonic()
         if not reported or (reported == self._unscheduled and now - self._inspected < _INSPECTION):
-            return  # the names of all groups are not computed each time
+            return  # do not compute the names of all groups each time
         self._unscheduled, self._inspected = reported, now
         for group, placed in list(self.schedules.items()):
             for part in range(_PARTS):
@@ -216,8 +216,8 @@ class Placer:
                                         group, error)
 
     async def _finish_drains(self) -> None:
-        """Let deleted clusters go: at once if their copies shall stay, otherwise when no schedule is left. Schedules of
-        an unreachable cluster are given up after its workloads are stopped, or if they may run on by policy."""
+        """Remove deleted clusters: immediately if their copies must stay, otherwise when no schedule is left. Schedules
+        of an unreachable cluster are removed without its agent, after the time that :meth:`_patience` returns."""
         for name in self.clusters.draining():
             placed = [part for parts in self.schedules.clusters.get(name, {}).values() for part in parts.values()]
             orphan = self.clusters.orphan(name)  # read before the loop yields: the object may disappear
@@ -235,8 +235,8 @@ class Placer:
                     LOG.warning("Cannot delete cluster %s, retrying: %s", name, error)
 
     def _patience(self, part: Schedule) -> int:
-        """Return after how many seconds of silence a schedule of a deleted cluster is given up. Workloads that are
-        fenced now must not run any more by then: their agent may not have received that."""
+        """Return the seconds of silence after which a schedule of a deleted cluster is removed without the agent. By
+        then, workloads that are fenced now must have stopped, even if the agent has not received this policy."""
         policy = self.catalog.policy_of(part.group)
         fenced = "Fenced" in (part.failover, policy.failover if policy else "")
         return part.silence if fenced else part.fence_after + part.stop_time + STOP_MARGIN
@@ -282,7 +282,7 @@ class Placer:
                       held_back=held_back, brief=brief)
 
     def simulate(self, name: str) -> dict[str, dict[str, int | None]]:
-        """Return where the members of a group would run by now: key -> cluster -> replicas. Books their resources."""
+        """Return the placement of a new decision on a group: key -> cluster -> replicas. Books its resources."""
         policy, result = self.catalog.policy_of(name), dict[str, dict[str, int | None]]()
         if policy is not None:
             group = self.catalog.group(name)
@@ -294,8 +294,8 @@ class Placer:
         return result
 
     async def _confirmed(self, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
-        """Return True if the objects of schedules do not exist, or are not selected any more. Nothing is deleted
-        because a watch is late. Raises ApiError if an object exists that the catalog does not have yet."""
+        """Return True if the objects of schedules do not exist, or are not selected any more. Raises ApiError if an
+        object exists that the catalog does not have yet, so that nothing is deleted because a watch is late."""
         refs = {entry.ref.key: entry.ref for parts in current.values() for part in parts.values()
                 for entry in part.entries}
         for key, ref in refs.items():
@@ -350,8 +350,8 @@ class Placer:
             del self._since[key]
 
     def _handed_over(self, name: str, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
-        """Return True if no object of a group waits for its first schedule in another group: its copies stay until then
-        and the other group takes them over with their volumes. Groups do not wait for groups that wait."""
+        """Return True if no object of a group waits for its first schedule in another group. Until then its copies
+        stay, so that the other group takes them over with their volumes. Groups do not wait for groups that wait."""
         for entry in (entry for parts in current.values() for part in parts.values() for entry in part.entries):
             placement, template = self.catalog.placements.get(entry.ref.key), self.catalog.templates.get(entry.ref.key)
             if placement is None or placement.group == name or template is None or template.problem \
@@ -395,7 +395,7 @@ class Placer:
             self.wanted.setdefault(cluster, set()).add(group)
 
     def uses(self, cluster: str) -> bool:
-        """Return True if a decision places objects that consume resources in a cluster, stored or not."""
+        """Return True if a decision, even if not stored yet, places objects that consume resources in a cluster."""
         return any(
             consumes(template.item.ref, replicas) and not template.item.finished
             for decision in self.decisions.values() for key, replicas in decision.targets.get(cluster, {}).items()
@@ -449,8 +449,8 @@ class Placer:
         await self.writer.label(group, decision)
 
     def _emit(self, group: Group, policy: Policy, decision: Decision, settled: bool) -> None:
-        """Emit the events of a decision. ``settled``: it changes nothing, as for most groups after a restart; what it
-        says was reported when it was new."""
+        """Emit the events of a decision. ``settled``: True if the decision changes nothing, as for most groups after a
+        restart; its events were emitted when it was new."""
         for key in self.catalog.members.get(group.key, ()):
             invalid = self.catalog.templates[key]
             if problem := invalid.problem or self.catalog.placements[key].problem:

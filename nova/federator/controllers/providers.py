@@ -18,12 +18,12 @@ from nova.federator.api.provider import NodeGroups, Provider, ProviderError, Tar
 LOG = logging.getLogger(__name__)
 NAMESPACE = "nova.federator.providers"
 HELPER = "NOVA_STANDBY_HELPER"  # environment variable: the program of ExecProvider
-_OUTPUT = 64 << 10  # bytes of a program's output that are read
-_MESSAGE = 300  # characters of its last line that become the error message
+_OUTPUT = 64 << 10  # bytes of a program's output that are read; the rest is ignored
+_MESSAGE = 300  # maximum length of an error message, which is the last line on standard error
 
 
 class Providers:
-    """The configured providers by name. ``environment``: of the scheduler."""
+    """The configured providers by name. ``environment``: the environment variables of the scheduler."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
@@ -31,8 +31,8 @@ class Providers:
         self._loaded: dict[str, Provider | None] = {}
 
     def of(self, name: str) -> Provider | None:
-        """Return the provider of clusters with this ``spec.provider``: the one of that name, otherwise the operator's
-        program, or None if neither is configured."""
+        """Return the provider of clusters with this ``spec.provider``: the provider of that name, otherwise the
+        operator's program, or None if neither is configured."""
         return self._load(name) or self._load("exec")
 
     def _load(self, name: str) -> Provider | None:
@@ -40,8 +40,8 @@ class Providers:
             try:
                 self._loaded[name] = self._classes[name].load()(self.environment)
             except Invalid as error:
-                LOG.info("Provider %s is not configured (%s); for its clusters, the program in %s is used if it is set",
-                         name, error, HELPER)
+                LOG.info("Provider %s is not configured (%s); its clusters use the program of %s if that is set", name,
+                         error, HELPER)
                 self._loaded[name] = None
             except Exception:  # a defect of a provider must not stop the scheduler
                 LOG.exception("Cannot load provider %s; correct it and restart the scheduler", name)
@@ -78,7 +78,7 @@ class ExecProvider:
         await self._run("create", target)
 
     async def _run(self, verb: str, target: Target) -> bytes:
-        """Return the output of the program. It is killed with its children if the call is cancelled."""
+        """Run the program and return its output. If the call is cancelled, the program is killed with its children."""
         # Files, not pipes: processes that the program leaves behind, such as an agent, would keep pipes open.
         with (tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as output,
               tempfile.TemporaryFile() as errors):

@@ -30,13 +30,13 @@ ALERTS, PLANS, RUNS = (f"/apis/{API_VERSION}/{name}" for name in ("receivedalert
 RESOLVED = "nova.elotl.co/resolved"  # annotation of an alert that has ended: the time of its end
 _WORKERS = 16
 _POLL = 2.0  # seconds between two reads of a Job
-_HELD = 0.5  # seconds after which a patch of an object is tried again that another run patches
-_LONGEST_DELAY = 30.0  # seconds between two tries of a request that fails
-_CONFLICTS = 5  # patches of an object that others change at the same time, before a delay
-_PERMANENT = (400, 403, 404, 405, 413, 415, 422)  # statuses of requests that fail again when they are repeated
+_HELD = 0.5  # seconds after which a patch is tried again if another run is patching the same object
+_LONGEST_DELAY = 30.0  # longest delay before a failed request is tried again, in seconds
+_CONFLICTS = 5  # tries of a patch that conflicts with changes by other clients, before a delay
+_PERMANENT = (400, 403, 404, 405, 413, 415, 422)  # HTTP statuses of requests that fail again when they are repeated
 _KINDS = ("ReceivedAlert", "RecoveryPlan", "RecoveryRun")
-_PRUNE_INTERVAL = 60.0
-_HISTORY = 200  # resolved alerts that are stored with their runs
+_PRUNE_INTERVAL = 60.0  # seconds between two deletions of old alerts
+_HISTORY = 200  # number of resolved alerts that are kept with their runs; older ones are deleted
 _JOB = Kind("batch", "v1", "Job", "jobs", True)
 
 
@@ -50,8 +50,8 @@ class Recovery:
         self.runs: Informer[Object] = Informer(api, RUNS, lambda obj: obj, self._run_changed)
         self._queue = KeyedQueue()  # of "alert/NAME" and "run/NAME"
         self.failures: dict[str, int] = {}
-        self._holders: dict[str, str] = {}  # object -> run whose patch of it is not recorded yet
-        self._deadlines: dict[str, float] = {}  # Job -> when it is given up, by the clock of this process
+        self._holders: dict[str, str] = {}  # object -> run that patches it, until the patch is recorded
+        self._deadlines: dict[str, float] = {}  # uid of a Job -> monotonic time at which its step fails
 
     async def run(self) -> None:
         """Start and execute runs until cancelled. Waits for the custom resources, which an earlier release lacks."""
@@ -111,8 +111,8 @@ class Recovery:
                 failures = self.failures[key] = self.failures.get(key, 0) + 1
                 delay = min(0.25 * 2 ** min(failures, 10), _LONGEST_DELAY)
                 LOG.log(logging.WARNING if failures in (4, 10) else logging.DEBUG,
-                        "Recovery object %s failed %d times, retrying: %s", key, failures, error)
-            except Exception:  # a malformed object must not stop the others
+                        "Processing recovery object %s failed %d times, retrying: %s", key, failures, error)
+            except Exception:  # a malformed object must not stop the processing of other objects
                 delay = _LONGEST_DELAY
                 LOG.exception("Unexpected error in recovery object %s, retrying in %.0f s", key, delay)
             finally:
@@ -123,8 +123,8 @@ class Recovery:
                 self._queue.put(key)
 
     async def _start_runs(self, name: str) -> None:
-        """Create the runs of an alert, then mark the alert as processed. Plans are listed anew, because the watch of
-        plans may be behind the watch of alerts."""
+        """Create the runs of an alert, then mark the alert as processed. Plans are read from the server, because the
+        watch of plans may be behind the watch of alerts."""
         alert = self.alerts.objects.get(name)
         if alert is None or _status(alert).get("processed") or "deletionTimestamp" in alert["metadata"]:
             return
@@ -136,7 +136,7 @@ class Recovery:
                 try:
                     if await self.api.ensure(RUNS, run):
                         LOG.info("Alert %s starts recovery plan %s: run %s", name, plan["metadata"]["name"], names[-1])
-                except ApiError as error:  # must not prevent the other plans
+                except ApiError as error:  # a refused run must not prevent the runs of other plans
                     refused = error
         if refused:
             raise refused

@@ -1,4 +1,4 @@
-"""Returns to a preferred cluster: only once it has been reachable for a while, and one group at a time per cluster."""
+"""Returns of groups to a preferred cluster: once it has been reachable for a while, and one group at a time."""
 
 from collections.abc import Collection, Mapping
 
@@ -19,8 +19,8 @@ class Returns:
         return self.clusters.unsettled() | {cluster for cluster, moving in self._moving.items() if moving != group}
 
     def record(self, group: str, targets: Collection[str], placed: Mapping[str, Mapping[int, Schedule]]) -> None:
-        """Record after a step of a group whether it moves: a share that it leaves still exists, or the new share is not
-        ready yet. Shares in unreachable clusters are not waited for, nor, once the new share is ready, deletions."""
+        """Record after a step of a group whether the group moves: a share that it leaves exists, or the new share is
+        not ready. Shares in unreachable clusters do not count, nor deleted shares once the new share is ready."""
         ready = all(cluster in placed and all(part.ready for part in placed[cluster].values()) for cluster in targets)
         leaving = [part for cluster, parts in placed.items() if cluster not in targets
                    and self.clusters.reachable(cluster) for part in parts.values()]
@@ -39,7 +39,7 @@ class Returns:
                 del self.waiting[cluster]
 
     def next(self) -> list[str]:
-        """Return a group for each cluster that may take one now, of those that wait for it, which end to wait."""
+        """Return one waiting group for each cluster that may take a group now, and remove them from ``waiting``."""
         free = self.waiting.keys() - self._moving.keys() - self.clusters.unsettled() if self.waiting else ()
         groups = [self.waiting[cluster].pop() for cluster in free]
         self.waiting = {cluster: others for cluster, others in self.waiting.items() if others}

@@ -1,4 +1,4 @@
-"""Writing of schedules: what a decision on a group becomes in the control plane."""
+"""Writing of schedules: stores the decisions on groups in the control plane."""
 
 import functools
 import logging
@@ -78,7 +78,7 @@ class ScheduleWriter:
 
     def _render(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None]) -> tuple[
             list[Callable[[], dict[str, Any]]], list[Entry]]:
-        """Return what a cluster shall run of a group: functions that return the manifests, and the entries."""
+        """Return the share of a cluster in a group: functions that return the manifests, and the entries."""
         state = self.clusters.cluster(cluster)
         labels = state.labels if state else {}
         manifests: list[Callable[[], dict[str, Any]]] = []
@@ -145,7 +145,7 @@ class ScheduleWriter:
                     await self.delete(part)
 
     async def prune(self, cluster: str, part: Schedule) -> None:
-        """Remove the objects that do not exist any more from a schedule; their agent deletes the copies."""
+        """Remove the objects that do not exist any more from a schedule; the agent deletes their copies."""
         templates = self.catalog.templates
         present = [index for index, entry in enumerate(part.entries)
                    if (template := templates.get(entry.ref.key)) is not None and template.uid == entry.uid]
@@ -161,11 +161,11 @@ class ScheduleWriter:
             part.fence_after, part.retiring, part.stop_time, prior_silence=part.silence), part)
 
     async def discard(self, cluster: str, group: str, part: int) -> None:
-        """Let an agent delete the copies of a schedule that does not exist any more, by a schedule without objects."""
+        """Create and delete a schedule without objects, so that the agent deletes the copies of a missing schedule."""
         body = schedules.render(cluster, schedules.render_spec(group, (), schedules.pack(()), part))
         path = schedules.path_of(body["metadata"]["namespace"])
         if await self.api.ensure(path, body):
-            LOG.warning("Cluster %s: deleting the copies of %s, which runs in other clusters by the restored schedules",
+            LOG.warning("Cluster %s: deleting the copies of %s: the restored schedules place it in other clusters",
                         cluster, group)
             await self.api.remove(f"{path}/{body['metadata']['name']}")
 
@@ -173,7 +173,7 @@ class ScheduleWriter:
         await self.api.remove(part.path, uid=part.uid, version=part.version)
 
     async def label(self, group: Group, decision: Decision) -> None:
-        """Write the label target-cluster of the members; copies in several clusters have none."""
+        """Write the label target-cluster of the members; objects in several clusters have no such label."""
         target = label_value(next(iter(decision.targets))) if len(decision.targets) == 1 else ""
         for item in group.items:
             template = self.catalog.templates.get(item.ref.key)
@@ -189,7 +189,7 @@ class ScheduleWriter:
 
 
 def _traced(former: str) -> dict[str, Any]:
-    """Return metadata with the present span. ``former``: the stored one."""
+    """Return metadata with the present span. ``former``: the stored span, or an empty text."""
     trace = tracing.traceparent()
     return {"annotations": {TRACE: trace or None}} if trace or former else {}
 

@@ -12,7 +12,7 @@ def shrinks(parts: Mapping[int, Schedule], shares: Mapping[str, int | None]) -> 
 
 
 def grows(parts: Mapping[int, Schedule], shares: Mapping[str, int | None]) -> bool:
-    """Return True if the shares have an object or a replica that the stored schedules have not."""
+    """Return True if the shares have an object or a replica that the stored schedules do not have."""
     stored = {entry.ref.key: entry.replicas or 0 for part in parts.values() for entry in part.entries}
     return any(key not in stored or (replicas or 0) > stored[key] for key, replicas in shares.items())
 

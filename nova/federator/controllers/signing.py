@@ -18,7 +18,7 @@ from nova.federator.api.names import AGENT_USER, AGENTS_GROUP
 
 DAYS = 365  # validity of an agent's certificate; agents renew at two thirds
 _USAGES = {"client auth", "digital signature", "key encipherment"}
-_REQUEST_LIMIT = 16 << 10  # bytes
+_REQUEST_LIMIT = 16 << 10  # maximum size of a request, in bytes
 
 
 def requested_cluster(spec: Mapping[str, Any]) -> tuple[str, x509.CertificateSigningRequest]:
@@ -53,7 +53,7 @@ def requested_cluster(spec: Mapping[str, Any]) -> tuple[str, x509.CertificateSig
 
 
 class Authority:
-    """The certificate authority that signs agents' certificates. Raises Invalid if its files do not fit together."""
+    """The certificate authority that signs agents' certificates. Raises Invalid if key and certificate do not match."""
 
     def __init__(self, certificate: bytes, key: bytes) -> None:
         try:
@@ -68,7 +68,7 @@ class Authority:
 
     @classmethod
     def load(cls, certificate: pathlib.Path, key: pathlib.Path) -> Self:
-        """Return the authority of two files. Raises Invalid."""
+        """Return the authority with the certificate and the key in two files. Raises Invalid."""
         try:
             return cls(certificate.read_bytes(), key.read_bytes())
         except OSError as error:

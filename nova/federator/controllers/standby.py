@@ -1,4 +1,4 @@
-"""Standby: stops idle clusters, wakes those that groups wait for, and copies a cluster if none has room.
+"""Standby: stops idle clusters, wakes clusters for which groups wait, and copies a cluster if no cluster has room.
 
 Each phase is stored in the Cluster before the provider is called, and calls are repeatable: after a failure, or when
 another scheduler leads, the call of the stored phase is made again.
@@ -42,19 +42,19 @@ LOG = logging.getLogger(__name__)
 _CHECK = 1.0  # seconds between two checks of all clusters
 _FIRST_DELAY, _LONGEST_DELAY = 2.0, 300.0  # seconds before a failed call is repeated
 _RECONSIDER = 30.0  # seconds after which a copy is considered again for a group that got none
-_LEAVING = 2 * UNREACHABLE_AFTER  # seconds after which a stopped cluster whose agent renews its Lease was started
+_LEAVING = 2 * UNREACHABLE_AFTER  # seconds; if the agent still renews its Lease then, a stopped cluster was started
 # Reason and message of the event of a phase.
 _EVENTS: dict[Phase, tuple[str, str]] = {
     "Suspending": ("EnteringStandby", "The cluster is idle, and is being stopped."),
     "Suspended": ("Standby", "The cluster is in standby."),
     "Waking": ("LeavingStandby", "A workload needs the cluster: it is being started."),
     "Active": ("StandbyEnded", "The agent of the cluster reports again."),
-    "Failed": ("WakeFailed", "The agent of the cluster did not report in time: the cluster is not chosen for a while.")}
+    "Failed": ("WakeFailed", "No heartbeat within NOVA_WAKE_TIMEOUT_SECS: no workload is placed here for ten minutes.")}
 
 
 class _Memory(msgspec.Struct):
-    """State of a cluster in this process; times are monotonic. ``began``: begin of the phase; ``idle``: since when the
-    cluster is idle; ``called``: when the call of this phase succeeded."""
+    """State of a cluster in this process; times are monotonic. ``began``: start of the phase; ``idle``: start of the
+    idle time, None if workloads use the cluster; ``called``: time at which the call of this phase succeeded."""
 
     record: tuple[str, str] | None = None  # phase, since
     began: float = 0.0
@@ -75,7 +75,7 @@ class Standby:
         self.providers, self.settings, self.join = providers, settings, join
         self.leads: Callable[[], bool] = lambda: True
         self._memory: dict[str, _Memory] = {}
-        self._unmet: dict[str, float] = {}  # group that no cluster takes -> when a copy for it is considered
+        self._unmet: dict[str, float] = {}  # group that fits nowhere -> time at which a copy for it is considered
         self._copying: asyncio.Task[None] | None = None
 
     @property
@@ -132,8 +132,8 @@ class Standby:
                 and time.monotonic() - self.clusters.observed(name) < UNREACHABLE_AFTER)
 
     def _back(self, name: str, memory: _Memory) -> bool:
-        """Return True if the agent works after the cluster was stopped: it renews its Lease later than an agent that is
-        being stopped, or is a new one, and its nodes are there."""
+        """Return True if the agent works again after the cluster was stopped: it has renewed its Lease later than an
+        agent that is being stopped would, or it is a new agent, and a node is schedulable."""
         record, namespace = self.clusters.records.get(name), cluster_namespace(name)
         if record is None or not self._answers(name) or (namespace in self.clusters.copies and not any(
                 node.schedulable for node in self.clusters.reports[namespace].nodes)):
@@ -162,7 +162,7 @@ class Standby:
                 else:
                     await self._call(name, step, memory)
             memory.failures = 0
-        except Exception as error:  # of any provider: it must not stop the scheduler
+        except Exception as error:  # an error of a provider must not stop the scheduler
             if not isinstance(error, (ReportedError, TimeoutError)):
                 LOG.exception("Cluster %s: unexpected error in %s", name, step.action)
             message = str(error) or f"{step.action} did not end within {deadline:.0f} s"
@@ -174,7 +174,7 @@ class Standby:
                 await self._note(name, message)
 
     async def _note(self, name: str, problem: str) -> None:
-        """Store the message of a failed call; its next failure stores it again if this fails."""
+        """Store the message of a failed call. If this fails, the next failure of the call stores its message."""
         record = self.clusters.records.get(name)
         if record and record.problem != problem[:1000] and self.leads():
             try:
@@ -183,8 +183,8 @@ class Standby:
                 LOG.debug("Cluster %s: cannot store the error message: %s", name, error)
 
     async def _begin(self, name: str) -> None:
-        """Enter Suspending if certainly nothing uses the cluster: decisions are made by this process, and what a former
-        leader has stored is read from the API server."""
+        """Enter Suspending if certainly no workload uses the cluster: this process makes all decisions, and it reads
+        the schedules that a former leader has stored from the API server."""
         self.clusters.hold(name, True)  # from now on, placements wait until the cluster is woken
         try:
             if not self._used(name):
@@ -201,7 +201,7 @@ class Standby:
             self.clusters.hold(name, False)
 
     async def _store_copy(self, name: str, report: reports.ClusterReport, groups: NodeGroups) -> None:
-        """Store a copy of a report, by which decisions and Cluster objects show what a cluster in standby has."""
+        """Store a copy of a report, which decisions and the Cluster object use while the cluster is in standby."""
         namespace = cluster_namespace(name)
         body = reports.render(namespace, msgspec.structs.replace(
             report, nodeGroups={key: dict(group) for key, group in groups.items()}, applied={}), STANDBY_REPORT)
@@ -265,8 +265,8 @@ class Standby:
             self.recorder.emit(ref, obj["metadata"]["uid"], reason, message, kind)
 
     async def _copy(self) -> None:
-        """Create the Cluster of a copy for a group that no cluster takes, in standby: the group then wakes it. A single
-        copy is made at a time, because other groups may fit into it, too."""
+        """Create a Cluster in standby, as a copy of another one, for a group that fits into no cluster; the group then
+        wakes it. A single copy is made at a time, because other groups may fit into it, too."""
         now = time.monotonic()
         self._unmet = {key: self._unmet.get(key, now + SETTLE) for key in self.placer.unplaced}
         due = sorted((at, key) for key, at in self._unmet.items() if at <= now)
@@ -283,24 +283,24 @@ class Standby:
                 if policy is None or not (chosen := clone(self.placer.catalog.group(key), policy, clusters, empty)):
                     continue
                 if not self._may_copy((await self.api.list(CLUSTERS))["items"]):
-                    return  # the watch is late
+                    return  # the watch has not reported another copy yet
                 self._require_lead()
                 await self._create(*chosen, clusters[chosen[0]].labels)
                 LOG.info("Cluster %s will be created as a copy of %s for group %s", chosen[1], chosen[0], key)
                 return
-            except Exception as error:  # must not stop the scheduler
+            except Exception as error:  # a failed copy must not stop the scheduler
                 LOG.warning("Cannot create a copy of a cluster for group %s, retrying: %s", key, error,
                             exc_info=not isinstance(error, ReportedError))
                 await asyncio.sleep(_FIRST_DELAY)
 
     def _may_copy(self, clusters: Iterable[Object]) -> bool:
-        """Return True if a further copy of a cluster may be made beside the present clusters."""
+        """Return True if a further copy of a cluster may be made in addition to the present clusters."""
         records = [record_of(obj) for obj in clusters if (obj.get("spec") or {}).get("novacreated")]
         return may_copy([(record.phase, times.seconds_since(record.since)) if record else ("Active", 0.0)
                          for record in records], self.settings)
 
     async def _create(self, template: str, name: str, labels: Mapping[str, str]) -> None:
-        """Create the Cluster of a copy, last of all that it needs: an interrupted creation is repeated."""
+        """Create the namespace and the report of a copy, then its Cluster. An interrupted creation is repeated."""
         report = self.clusters.reports[cluster_namespace(template)]
         nodes = [msgspec.structs.replace(node, available=node.capacity) for node in report.nodes]
         await prepare_namespace(self.api, name)

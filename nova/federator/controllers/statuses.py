@@ -17,7 +17,7 @@ from nova.federator.store import schedules
 from nova.federator.store.schedules import Observed, Schedule
 
 LOG = logging.getLogger(__name__)
-_INTERVAL = 1.0  # seconds between two writes of the status of an object
+_INTERVAL = 1.0  # shortest time between two writes of the status of an object, in seconds
 _WORKERS = 8
 _RETRY = 2.0  # seconds after which a failed write is repeated
 # Kinds whose API has no status.
@@ -66,8 +66,8 @@ class Statuses:
             self._queue.put_nowait((group, ref))
 
     async def run(self) -> None:
-        """Write statuses until cancelled. Begins with all objects: another scheduler wrote them before, also since an
-        earlier call in this process."""
+        """Write statuses until cancelled. Begins with all objects, because another scheduler may have written their
+        statuses until now, also after an earlier call in this process."""
         self._written.clear()
         for group, placed in self.stored.items():
             for parts in placed.values():
@@ -105,7 +105,7 @@ class Statuses:
             except ApiError as error:
                 if error.missing:
                     continue
-                if error.status in (400, 422):  # what an agent reports is not valid
+                if error.status in (400, 422):  # the status that an agent reports is invalid
                     LOG.warning("Not updating the status of %s: the API server refused it: %s", ref.key, error)
                     continue
                 LOG.warning("Cannot write the status of %s, retrying: %s", ref.key, error)

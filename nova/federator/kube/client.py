@@ -23,17 +23,17 @@ from nova.federator.kube.config import Kubeconfig
 LOG = logging.getLogger(__name__)
 Object = dict[str, Any]
 T = TypeVar("T")
-_REQUEST_TIMEOUT = 15.0  # seconds of a request, including retries
-_LIST_TIMEOUT = 60.0
-_WATCH_SECONDS = 300  # the server ends a watch after about this time
+_REQUEST_TIMEOUT = 15.0  # timeout of a request including its retries, in seconds
+_LIST_TIMEOUT = 60.0  # timeout of the request of one page of a list, in seconds
+_WATCH_SECONDS = 300  # seconds after which the server ends a watch, plus a random time of at most 60 s
 _WATCH_SILENCE = 90.0  # seconds without an event or bookmark after which a watch is given up: a dead connection
-_EVENT_LIMIT = 4 << 20  # bytes of one watch event
+_EVENT_LIMIT = 4 << 20  # bytes of one watch event; a larger one ends the watch
 _RELOAD = 60.0  # seconds between two reads of credentials in files
 _PAGE = 500  # objects of one page of a list
-_DEPTH = 100  # levels of objects and lists
-TRUNCATED = "nova.elotl.co/truncated"  # stands for content below _DEPTH levels
+_DEPTH = 100  # levels of nested JSON objects and lists
+TRUNCATED = "nova.elotl.co/truncated"  # replaces content below _DEPTH levels
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
-_RETRIES = 4  # of requests that the server certainly has not executed (429, connection refused)
+_RETRIES = 4  # for requests that the server has certainly not executed (status 429, connection refused)
 
 
 class ApiError(ReportedError):
@@ -55,7 +55,7 @@ class ApiError(ReportedError):
 
     @property
     def expired(self) -> bool:
-        """Return True if the resource version is too old to watch or list from."""
+        """Return True if the resource version is too old for a watch or list."""
         return self.status == 410
 
 
@@ -67,7 +67,7 @@ class Resource(Kind, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A change that a watch reports. ``object`` is the last state of a deleted object."""
+    """A change that a watch reports. For a deleted object, ``object`` is its final state."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
     object: Object
@@ -84,7 +84,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Link:
-    """The credentials and the connections of a client, which its views share."""
+    """The credentials and the connections of a client, shared by its views (:meth:`Api.limited`)."""
 
     def __init__(self, config: Kubeconfig, reload: Callable[[], Kubeconfig] | None) -> None:
         self.config, self.reload = config, reload
@@ -97,8 +97,8 @@ class Api:
     """A connection pool to one API server. Use as an async context manager.
 
     Methods raise :class:`ApiError`, also if the server is unreachable or its response is not JSON. ``counts``: requests
-    sent, by method, for metrics and tests. ``reload``: returns the present credentials of ``config``, which clusters
-    replace in the files of running pods. It is called each minute; if it raises Invalid, the previous ones stay in use.
+    sent, by method, for metrics and tests. ``reload``: reads the credentials again, which clusters replace in the files
+    of running pods. It is called each minute; if it raises Invalid, the previous credentials stay in use.
     """
 
     def __init__(self, config: Kubeconfig, agent: str = "nova-federator", connections: int = 64,
@@ -121,18 +121,18 @@ class Api:
 
     def limited(self, validity: Callable[[], float]) -> Self:
         """Return a view of this open client for a duty that another process may take. ``validity``: returns the seconds
-        for which this process may write. Writes fail afterwards, also those that are repeated or wait for a response:
-        a client that was suspended, or whose server is slow, must not change what the next holder has decided."""
+        for which this process may still write. Later writes fail, also retries and writes that wait for a response:
+        a process that was suspended, or has a slow server, must not overwrite decisions of the next holder."""
         view = copy.copy(self)
         view._validity = validity
         return view
 
     async def use(self, config: Kubeconfig) -> None:
-        """Continue with other credentials. Watches end as if their connections broke; running requests that get no
-        response fail when their time is over. Raises Invalid, and changes nothing, for an unusable certificate."""
+        """Continue with other credentials. Watches end as if their connections broke; running requests without a
+        response fail at their timeout. Raises Invalid for an unusable certificate, and changes nothing in this case."""
         previous = self._link.session
         self._connect(config)
-        for stream in self._link.streams:  # aiohttp forgets the readers of connections that it closes
+        for stream in self._link.streams:  # aiohttp does not inform the readers of connections that it closes
             stream.set_exception(aiohttp.ClientConnectionError("its connection was replaced"))
         if previous:
             await previous.close()
@@ -169,7 +169,7 @@ class Api:
         return {**page, "items": items}
 
     async def list_pages(self, path: str, **query: str) -> AsyncIterator[Object]:
-        """Yield a collection page by page, each with ``items``. All have the same ``metadata.resourceVersion``."""
+        """Yield a collection in pages with ``items``. All pages have the same ``metadata.resourceVersion``."""
         more = ""
         while True:
             position = {"limit": str(_PAGE), **({"continue": more} if more else {})}
@@ -197,11 +197,11 @@ class Api:
         return True
 
     async def replace(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
-        """Replace an object. Fails with 409 if the resourceVersion of ``body`` is not the present one."""
+        """Replace an object. Fails with status 409 if the object's resourceVersion is not the one in ``body``."""
         return await self._request("PUT", path, query, body)
 
     async def patch(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
-        """Apply a merge patch. A resourceVersion in its metadata makes it conditional."""
+        """Apply a merge patch. Fails with status 409 if ``body`` contains another resourceVersion than the object."""
         return await self._request("PATCH", path, query, body, "application/merge-patch+json")
 
     async def apply(self, path: str, body: Mapping[str, Any], manager: str, force: bool = False,
@@ -212,8 +212,8 @@ class Api:
 
     async def delete(self, path: str, propagation: str = "Background", uid: str = "", version: str = "",
                      grace: int | None = None, **query: str) -> Object:
-        """Delete an object. ``uid``, ``version``: only if the object still has them (409 otherwise). ``grace``:
-        seconds that a pod may take to stop, instead of its own value."""
+        """Delete an object. ``uid``, ``version``: required values of the object, status 409 if it has others.
+        ``grace``: seconds that a pod may take to stop, instead of the value in its spec."""
         conditions = {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation,
                 **({} if grace is None else {"gracePeriodSeconds": grace}),
@@ -221,7 +221,7 @@ class Api:
         return await self._request("DELETE", path, query, body)
 
     async def remove(self, path: str, propagation: str = "Background", uid: str = "", version: str = "") -> None:
-        """Delete an object as :meth:`delete` does. Succeeds if it does not exist."""
+        """Delete an object as :meth:`delete` does. Succeeds also if the object does not exist."""
         try:
             await self.delete(path, propagation, uid, version)
         except ApiError as error:
@@ -256,7 +256,7 @@ class Api:
 
     async def watch(self, path: str, version: str, **query: str) -> AsyncIterator[Event]:
         """Yield the changes of a collection after a resource version, and bookmarks, until the server ends the watch.
-        Raises ApiError: ``expired`` if a new list is needed."""
+        Raises ApiError, whose ``expired`` is True if a new list is needed."""
         query = {**query, "watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true",
                  "timeoutSeconds": str(_WATCH_SECONDS + random.randint(0, 60))}  # noqa: S311
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout)
@@ -309,7 +309,7 @@ class Api:
                     try:
                         async with self._requests:
                             if validity() <= 0:
-                                raise ApiError(f"{method} {path} was not sent: its duty may belong to another process.")
+                                raise ApiError(f"{method} {path} was not sent: another process may hold the Lease.")
                             self._count(method)
                             async with self._open().request(
                                     method, url, data=data, headers={"Content-Type": content_type, **login},
@@ -346,21 +346,21 @@ class Api:
         return ApiError(f"{method} {path}: {status} {message}", status, reason, details)
 
     async def _login(self) -> dict[str, str]:
-        """Return the header with the token, if there is one. Reads credentials in files again when it is time."""
+        """Return the header with the token, if there is one. Read the credentials again every _RELOAD seconds."""
         link = self._link
         if link.reload and time.monotonic() - link.loaded > _RELOAD:
             link.loaded, problem = time.monotonic(), ""
             try:
                 config = link.reload()
                 if msgspec.structs.replace(config, token="") == msgspec.structs.replace(link.config, token=""):
-                    link.config = config  # another token needs no other connections
+                    link.config = config  # for another token, the connections can stay
                 else:
                     await self.use(config)
                     LOG.info("The credentials for %s were replaced", config.server)
             except ReportedError as error:
                 problem = error.message
             if problem and problem != link.problem:
-                LOG.warning("The credentials for %s cannot be read again, their previous version stays in use: %s",
+                LOG.warning("Cannot reload the credentials for %s, continuing with the previous ones: %s",
                             link.config.server, problem)
             link.problem = problem
         return {"Authorization": f"Bearer {link.config.token}"} if link.config.token else {}
@@ -375,10 +375,10 @@ class Api:
 
 
 async def hedged(attempt: Callable[[], Coroutine[Any, Any, T]], pause: float) -> T:
-    """Return the first result of up to three attempts. Each begins ``pause`` seconds after the previous one: API
-    servers send some requests to a member of etcd that does not respond. For requests that may be executed twice, as
-    writes with a resourceVersion; a conflict may be with an earlier attempt. Raises ApiError at once if a server
-    refuses an attempt (4xx), otherwise after three failed attempts. The caller limits the time."""
+    """Return the first result of up to three attempts, each begun ``pause`` seconds after the previous one. An API
+    server may send a request to a member of etcd that does not respond; a retry may use another member. For requests
+    that may be executed twice, such as writes with a resourceVersion, whose conflict may be with an earlier attempt.
+    Raises ApiError when a server refuses an attempt (4xx), or after three failures. The caller limits the time."""
     async def delayed(seconds: float) -> T:
         await asyncio.sleep(seconds)
         return await attempt()
@@ -399,8 +399,8 @@ async def hedged(attempt: Callable[[], Coroutine[Any, Any, T]], pause: float) ->
 
 
 def _decode(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Decode JSON. What is nested too deeply is replaced by TRUNCATED, so that an object of a hostile client cannot end
-    the watch of all others. Raises MsgspecError."""
+    """Decode JSON. TRUNCATED replaces content that is nested too deeply, so that the object of a hostile client cannot
+    end the watch of all objects. Raises MsgspecError."""
     try:
         return decoder.decode(data)
     except RecursionError:
@@ -423,4 +423,4 @@ def _truncate(data: bytes) -> bytes:
 
 
 def _text(error: BaseException) -> str:
-    return str(error) or ("no response in time" if isinstance(error, TimeoutError) else type(error).__name__)
+    return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)

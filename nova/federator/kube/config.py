@@ -17,7 +17,7 @@ _LIMIT = 4 << 20  # bytes of a file
 
 
 class Kubeconfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A context of a kubeconfig file. Certificates and keys are PEM; empty if there is none."""
+    """A context of a kubeconfig file. Certificates and keys are in PEM format; a missing one is empty."""
 
     server: str
     ca: bytes = b""
@@ -37,7 +37,7 @@ class Kubeconfig(msgspec.Struct, frozen=True, kw_only=True):
                 with tempfile.NamedTemporaryFile(prefix="nova-") as file:  # mode 0600; ssl reads files only
                     file.write(self.certificate + b"\n" + self.key)
                     file.flush()
-                    context.load_cert_chain(file.name, password=lambda: "")  # an encrypted key must not ask for one
+                    context.load_cert_chain(file.name, password=lambda: "")  # never ask for the password of a key
         except (ssl.SSLError, ValueError) as error:
             raise Invalid(f"The certificates of {self.server} in the kubeconfig are invalid: {error}") from None
         return context
@@ -68,7 +68,7 @@ def default_paths() -> list[pathlib.Path]:
 
 def load(paths: list[pathlib.Path] | None = None, context: str = "") -> Kubeconfig:
     """Return a context of kubeconfig files (default: :func:`default_paths`), merged as kubectl merges them: the first
-    file with an entry wins. ``context``: default is the current context, or the only one. Raises Invalid."""
+    file with an entry wins. ``context``: name; empty for the current context or the only one. Raises Invalid."""
     files = default_paths() if paths is None else paths
     documents: list[tuple[dict[str, Any], pathlib.Path | None]] = [
         (_read(path, optional=len(files) > 1), path.parent) for path in files]
@@ -76,8 +76,8 @@ def load(paths: list[pathlib.Path] | None = None, context: str = "") -> Kubeconf
 
 
 def decode(content: bytes, source: str) -> Kubeconfig:
-    """Return the current context of a kubeconfig with inline data, such as that of a Secret. ``source`` names it in
-    errors. Raises Invalid, also if it refers to files."""
+    """Return the current context of a kubeconfig with inline data, for example in a Secret. ``source``: name of the
+    kubeconfig in errors. Raises Invalid, also if the kubeconfig refers to files."""
     return _choose([(_parse(content, source), None)], source, "")
 
 
@@ -122,7 +122,7 @@ def in_cluster(directory: str = "/var/run/secrets/kubernetes.io/serviceaccount")
     """Return the credentials of the pod's service account. Raises Invalid outside a pod."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise Invalid("KUBERNETES_SERVICE_HOST is not set: this process runs in no pod. Give a kubeconfig instead.")
+        raise Invalid("KUBERNETES_SERVICE_HOST is not set: this process does not run in a pod. Pass a kubeconfig.")
     path = pathlib.Path(directory)
     return Kubeconfig(server=f"https://{f'[{host}]' if ':' in host else host}:{port}", ca=_filled(path / "ca.crt"),
                       token=_token(path / "token"), context="in-cluster")
@@ -135,7 +135,7 @@ def _token(path: pathlib.Path) -> str:
 def _read(path: pathlib.Path, optional: bool) -> dict[str, Any]:
     if optional and not path.exists():
         return {}
-    # A file of the list can be empty, as when a shell has opened it for the output of "novactl get kubeconfig".
+    # A file can be empty, for example if a shell has opened it for the output of "novactl get kubeconfig".
     content = _content(path)
     return _parse(content, f"The kubeconfig {path}") if content or not optional else {}
 
@@ -152,7 +152,7 @@ def _parse(content: bytes, source: str) -> dict[str, Any]:
 
 def _path(directory: pathlib.Path | None, file: object) -> pathlib.Path:
     if directory is None:
-        raise Invalid(f"The kubeconfig refers to the file {str(file)[:200]}; its data must be inline.")
+        raise Invalid(f"The kubeconfig refers to the file {str(file)[:200]}, but must contain the data inline.")
     return directory / str(file)
 
 
@@ -166,7 +166,7 @@ def _data(entry: dict[str, Any], field: str, directory: pathlib.Path | None) -> 
 
 
 def _filled(path: pathlib.Path) -> bytes:
-    """Return the content of a file. Raises Invalid if it is empty: without an authority, any public one is trusted."""
+    """Return the content of a file. Raises Invalid if it is empty: an empty ca.crt means all public authorities."""
     if not (content := _content(path)).strip():
         raise Invalid(f"{path} is empty.")
     return content

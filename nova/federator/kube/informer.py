@@ -15,10 +15,10 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 # The key of an object, its new state or None if it was deleted, and its previous state or None if it is new.
 Handler = Callable[[str, T | None, T | None], None]
-_SILENT = 80.0  # seconds of a watch without an event or bookmark that make it suspect
+_SILENT = 80.0  # seconds; if a retried watch breaks later than this without an event, the collection is listed again
 _LONGEST_DELAY = 30.0  # seconds between two attempts to list or watch
 _KINDS_INTERVAL = 30.0  # seconds between two requests for custom resources that are not installed
-_SHORTEST_WATCH = 1.0  # seconds; if a server ends watches sooner, the next one waits as long
+_SHORTEST_WATCH = 1.0  # seconds; if a server ends a watch sooner, the next watch begins after this delay
 
 
 def key_of(obj: Object) -> str:
@@ -30,9 +30,9 @@ def key_of(obj: Object) -> str:
 class Informer(Generic[T]):
     """The objects of a collection by key, kept current by :meth:`run`.
 
-    ``decode``: makes of a raw object what is stored. An object for which it returns None is treated as absent; also
-    one for which it raises ValueError or Invalid, which is logged. ``handler``: called for each change, also for
-    differences between two lists. Stored objects must not be changed.
+    ``decode``: returns the stored form of a raw object. An object is treated as absent if ``decode`` returns None, or
+    raises ValueError or Invalid, which is logged. ``handler``: called for each change, also for differences between
+    two lists. Stored objects must not be changed.
     """
 
     def __init__(self, api: Api, path: str, decode: Callable[[Object], T | None], handler: Handler[T] | None = None,
@@ -73,7 +73,7 @@ class Informer(Generic[T]):
             except (ApiError, KeyError, TypeError) as error:
                 silent = time.monotonic() - started > _SILENT
                 if not isinstance(error, ApiError) or error.status or (silent and failures):
-                    self.version = ""  # unreadable, too old, unknown after a restored backup: list again
+                    self.version = ""  # an unreadable event, or a version that the server does not have: list again
                 self.error = error if isinstance(error, ApiError) else None
                 failures = 1 if time.monotonic() - started > _LONGEST_DELAY else failures + 1
                 delay = min(0.2 * 2 ** min(failures, 10), _LONGEST_DELAY) * random.uniform(0.5, 1)  # noqa: S311
@@ -85,8 +85,8 @@ class Informer(Generic[T]):
                         await self._reachable.wait()
 
     def retry(self) -> None:
-        """List again once the present watch has ended, without a delay: the server was unreachable. It may have been
-        restored from a backup, and a watch from a version that it does not have yet reports nothing."""
+        """List again once the present watch has ended, without a delay. Called after a server was unreachable: it may
+        have been restored from a backup, and a watch from a version that it does not have yet reports nothing."""
         self._relist = True
         self._reachable.set()
 
@@ -104,7 +104,7 @@ class Informer(Generic[T]):
                 missing.discard(key)
                 obj.setdefault("apiVersion", api_version)  # items of a list lack both
                 obj.setdefault("kind", kind)
-                written = stored != before.get(key) and later(stored or "", str(listed))  # since the list has begun
+                written = stored != before.get(key) and later(stored or "", str(listed))  # after the list had begun
                 if stored != listed and not written:
                     self._store(key, obj)
             version = str(page["metadata"]["resourceVersion"])
@@ -148,12 +148,12 @@ class Informer(Generic[T]):
             LOG.warning("Ignoring object %s %s until it is corrected: %s", self.path, key, error)
             if self.handler and old is not None:
                 self.handler(key, None, old)
-        except Exception:  # a malformed object must not stop the watch of the others
-            LOG.exception("Unexpected error, ignoring the change of %s %s until its next change", self.path, key)
+        except Exception:  # a malformed object must not stop the watch of other objects
+            LOG.exception("Unexpected error, ignoring object %s %s until its next change", self.path, key)
 
 
 def later(version: str, other: str) -> bool:
-    """Return True if a resource version is certainly later than another one."""
+    """Return True if a resource version is certainly later than another one; False if one of them is not a number."""
     return version.isdecimal() and other.isdecimal() and int(version) > int(other)
 
 
@@ -173,8 +173,8 @@ async def start_optional(api: Api, api_version: str, kinds: Collection[str], inf
 
 
 async def wait_synced(informers: Mapping[str, Informer[Any]], timeout: float) -> None:
-    """Wait until all informers have listed. Raises TimeoutError that names those that have not, if no page of a list
-    arrives for a time: long lists of a slow server are no reason to begin again."""
+    """Wait until all informers have listed, however long a slow server takes. Raises TimeoutError, which names the
+    informers that have not listed, if no page of a list arrives for ``timeout`` seconds."""
     def pages() -> int:
         return sum(api.pages for api in {id(informer.api): informer.api for informer in informers.values()}.values())
     for informer in informers.values():

@@ -12,13 +12,13 @@ from nova.common.errors import Invalid, ReportedError
 from nova.federator.kube.config import Kubeconfig
 
 _TIMEOUT = 30.0  # seconds until a port is forwarded
-_SILENCE = 60.0  # seconds without progress after which a command in a pod is given up: its node may be lost
+_SILENCE = 60.0  # seconds without progress after which a command in a pod is aborted: its node may be lost
 
 
 async def execute(config: Kubeconfig, namespace: str, pod: str, container: str, command: str,
                   source: pathlib.Path) -> None:
-    """Run a shell command in a container, with a file as input. Raises ReportedError with its output if it fails, or
-    if it does not end although its input was not read for a time."""
+    """Run a shell command in a container, with a file as input. Raises ReportedError with the output of the command if
+    it fails, or if it reads no input for _SILENCE and does not end."""
     with source.open("rb") as content:
         async with _kubectl(config, "exec", "-i", "-n", namespace, pod, "-c", container, "--", "sh", "-c", command,
                             stdin=content.fileno()) as process:
@@ -44,7 +44,7 @@ async def forward(config: Kubeconfig, namespace: str, pod: str, port: int) -> As
         try:
             line = (await asyncio.wait_for(process.stdout.readline(), _TIMEOUT)).decode(errors="replace")
         except TimeoutError:
-            line = "no response in time"
+            line = f"no response within {_TIMEOUT:.0f} s"
         match = re.search(r"127\.0\.0\.1:(\d+) ->", line)
         if match is None:
             raise ReportedError(f"Port {port} of pod {pod} cannot be reached: {line.strip()}")
@@ -54,7 +54,7 @@ async def forward(config: Kubeconfig, namespace: str, pod: str, port: int) -> As
 @contextlib.asynccontextmanager
 async def _kubectl(config: Kubeconfig, *arguments: str, stdin: int = asyncio.subprocess.DEVNULL,
                    ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Start kubectl with these credentials, and end it with the context."""
+    """Run kubectl with the credentials of ``config``, and kill it at the end of the context."""
     with tempfile.NamedTemporaryFile("w", prefix="nova-") as file:  # mode 0600
         file.write(config.render())
         file.flush()

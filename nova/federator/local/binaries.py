@@ -5,7 +5,7 @@ import pathlib
 
 from nova.common.errors import Invalid
 
-RECIPE = "4"  # of tools/kubernetes/build.sh
+RECIPE = "4"  # version of the build by tools/kubernetes/build.sh; programs of other versions are refused
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 NODE = ("kubelet", "kube-proxy", "containerd", "ctr", "containerd-shim-runc-v2", "runc", "busybox")
 

@@ -1,7 +1,7 @@
 """A cluster of etcd, kube-apiserver and further parts as processes on this machine, in a directory of its own.
 
-The directory holds certificates (pki/), data (etcd/), kubeconfig files, ports.json, records of processes (run/) and
-their output (log/). Starting is idempotent: parts that run with the same command are left alone, others are started.
+The directory contains certificates (pki/), data (etcd/), kubeconfig files, ports.json, records of processes (run/) and
+their output (log/). A start is idempotent: parts that run with the same command stay, all other parts are (re)started.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from nova.federator.local.processes import Processes, Usage
 
 LOG = logging.getLogger(__name__)
 NOVA_CONTROLLERS = ("garbagecollector", "namespace", "serviceaccount-token")
-_PORTS = range(20000, 30000)  # below the ports that the kernel gives to outgoing connections
+_PORTS = range(20000, 30000)  # below the ports that the kernel assigns to outgoing connections
 _POLL = 0.05  # seconds between two checks while a cluster starts
 _CHECK = 1.0  # seconds between two checks of a running cluster
-_LONGEST_DELAY = 30.0  # seconds before a part that ends again and again is restarted
-_STABLE = 60.0  # seconds after which a restarted part counts as healthy
+_LONGEST_DELAY = 30.0  # longest delay before a part that ends again and again is restarted, in seconds
+_STABLE = 60.0  # seconds after which a restarted part counts as healthy: its delay begins anew
 _SUSPENDED = "suspended"  # file that marks a cluster in standby
 _SERVICE_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
                   "kubernetes.default.svc.cluster.local", "10.0.0.1")
@@ -45,10 +45,10 @@ _SERVICE_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.d
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a cluster, and their settings.
 
-    ``nova``: the control plane of Nova, in which no workload runs; of the controllers only three.
-    ``controllers``, ``scheduler``, ``nodes``: kube-controller-manager, kube-scheduler, and nodes without machines.
+    ``nova``: a control plane of Nova, which runs no workload and only three controllers (NOVA_CONTROLLERS).
+    ``controllers``, ``scheduler``, ``nodes``: run kube-controller-manager, kube-scheduler, and simulated nodes.
     ``fsync``: False is faster and loses data if the machine crashes. ``small``: smaller heaps for a little more CPU.
-    ``port``: of the API server; 0 chooses a free one at the first start. ``hosts``: further names and addresses by
+    ``port``: of the API server; 0 chooses a free port at the first start. ``hosts``: further names and addresses by
     which clients reach the API server. ``prefix``: a command that executes its arguments, such as nsenter.
     """
 
@@ -108,8 +108,8 @@ class LocalCluster:
     async def start(self, timeout: float = 60.0) -> None:
         """Start the parts that do not run, and wait until the API server, controllers and nodes are ready.
 
-        A failed or cancelled start stops the parts that it started, and removes the directory if it created it. Raises
-        ReportedError with the last output of the part that failed, Refused while another process starts the cluster.
+        A failed or cancelled start stops the parts that it started, and removes the directory if it was new. Raises
+        ReportedError with the last output of the failed part, and Refused while another process starts the cluster.
         """
         new = not self.directory.exists()
         started: list[str] = []
@@ -134,7 +134,7 @@ class LocalCluster:
         LOG.info("Cluster %s is ready at %s after %.1f s", self.name, self.config.server, time.monotonic() - begin)
 
     async def stop(self, kill: bool = False) -> None:
-        """Stop exactly the recorded processes, clients before servers. ``kill``: at once, with SIGKILL."""
+        """Stop exactly the recorded processes, clients before servers. ``kill``: stop all immediately by SIGKILL."""
         if not self.directory.exists():
             return
         await self.processes.stop(["supervisor"])
@@ -142,7 +142,7 @@ class LocalCluster:
         LOG.info("Cluster %s is stopped", self.name)
 
     async def stop_parts(self, kill: bool = False) -> None:
-        """Stop the recorded processes but the supervisor, which restarts them unless the cluster is marked."""
+        """Stop the recorded processes except the supervisor, which restarts them unless the cluster is suspended."""
         names = {*self.processes.names(), *self._part_names()} - {"supervisor"}
         with self._lock():
             clients = sorted(names - {"kube-apiserver", "etcd"})
@@ -151,7 +151,7 @@ class LocalCluster:
 
     @property
     def suspended(self) -> bool:
-        """Return True if the supervisor shall leave the cluster stopped."""
+        """Return True if the supervisor must not restart the cluster."""
         return (self.directory / _SUSPENDED).exists() or not self.directory.exists()
 
     def mark_suspended(self, suspended: bool) -> None:
@@ -167,7 +167,7 @@ class LocalCluster:
 
     async def supervise(self) -> None:
         """Restart parts that end, until cancelled. A part that ends again and again is restarted after growing delays.
-        :meth:`stop` in another process sends SIGTERM to this one first."""
+        :meth:`stop` in another process first sends SIGTERM to the process that supervises."""
         delays: dict[str, float] = {}
         due: dict[str, float] = {}
         self.processes.record_self("supervisor")
@@ -218,7 +218,7 @@ class LocalCluster:
         self._check_running(parts)
 
     async def _prepare(self) -> None:
-        """Prepare what processes need before they start. Idempotent."""
+        """Prepare the environment of the processes before they start. Idempotent."""
 
     async def _start_others(self, parts: Mapping[str, Part], started: list[str]) -> None:
         """Start the clients of the API server."""
@@ -232,7 +232,7 @@ class LocalCluster:
     async def _start_part(self, name: str, part: Part, started: list[str]) -> None:
         if self.processes.current(name, part.command, part.environment):
             return
-        await self.processes.stop([name])  # has other settings, or was left by an interrupted start
+        await self.processes.stop([name])  # it has other settings, or an interrupted start left it
         started.append(name)
         self.processes.start(name, part.command, part.environment)
 
@@ -278,7 +278,7 @@ class LocalCluster:
 
     @functools.cached_property
     def _ports(self) -> Ports:
-        """Return the stored ports, or choose free ones. Clients have kubeconfig files with the port, so it stays."""
+        """Return the stored ports, or choose free ones. They never change: kubeconfig files of clients contain them."""
         path = self.directory / "ports.json"
         try:
             ports = msgspec.json.decode(path.read_bytes(), type=Ports)
@@ -295,7 +295,7 @@ class LocalCluster:
         authority = Authority(self.pki, "ca", f"kubernetes-ca-{self.name}")
         hosts = [*dict.fromkeys((*_SERVICE_NAMES, "127.0.0.1", host, *self.options.hosts))]
         authority.issue("apiserver", "kube-apiserver", hosts=hosts, client=False)
-        store = Authority(self.pki, "etcd-ca", f"etcd-ca-{self.name}")  # etcd gives its clients all data
+        store = Authority(self.pki, "etcd-ca", f"etcd-ca-{self.name}")  # clients of etcd can read all data
         store.issue("etcd", "kube-etcd", hosts=("localhost", "127.0.0.1"))
         store.issue("apiserver-etcd-client", "kube-apiserver-etcd-client")
         token_keys(self.pki)
@@ -353,7 +353,7 @@ class LocalCluster:
             *(("--feature-gates=APIPriorityAndFairness=false",) if self.options.small else ()), *nova)
 
     def _advertising(self) -> tuple[str, ...]:
-        """Return options that publish no address of the API server in the cluster: no pod runs that could use it."""
+        """Return options that publish no address of the API server in the cluster, where no pods run that need it."""
         return ("--advertise-address=198.51.100.1", "--endpoint-reconciler-type=none")
 
     def _controller_manager(self) -> tuple[str, ...]:
@@ -367,8 +367,8 @@ class LocalCluster:
             "--concurrent-deployment-syncs=10", "--concurrent-replicaset-syncs=10")
 
     def _logins(self, part: str) -> tuple[str, ...]:
-        """Return the options of a client of the API server. Its own ports are closed; its default of 20 requests per
-        second would delay statuses by many seconds."""
+        """Return the options of a component that is a client of the API server. It opens no ports. Its default limit of
+        20 requests per second would delay statuses by many seconds."""
         path = self.directory / f"{part}.kubeconfig"
         return (f"--kubeconfig={path}", f"--authentication-kubeconfig={path}", f"--authorization-kubeconfig={path}",
                 "--leader-elect=false", "--kube-api-qps=300", "--kube-api-burst=600", "--bind-address=127.0.0.1",
@@ -376,7 +376,7 @@ class LocalCluster:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports on which no process listens, in random order, so that parallel callers rarely choose the same."""
+    """Return random ports on which no process listens, so that parallel callers rarely choose the same ports."""
     free: list[int] = []
     for port in random.SystemRandom().sample(_PORTS, 500):
         with socket.socket() as listener, contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Name server of a whole cluster: names of Services, of pods behind headless Services, and their reverse names.
+"""DNS server of a whole cluster: names of Services, of pods behind headless Services, and their reverse names.
 
-Each query is answered from the API server, without a cache. Names outside of the cluster do not exist.
+Each query causes a request to the API server, without a cache. Names outside of the cluster do not exist.
 """
 
 import argparse
@@ -21,8 +21,8 @@ _DOMAIN = ".svc.cluster.local"
 _REVERSE = ".in-addr.arpa"
 _A, _PTR, _ANY = 1, 12, 255
 _FAILURE, _NO_SUCH_NAME = 2, 3  # response codes
-_TTL = 1  # seconds
-_MOST = 25  # answers in a packet of 512 bytes
+_TTL = 1  # seconds for which clients may cache an answer
+_MOST = 25  # answers that fit into a packet of 512 bytes; further ones are left out
 
 
 class NameServer(asyncio.DatagramProtocol):

@@ -1,6 +1,6 @@
-"""Nodes without machines: pods bound to them are reported as running, jobs as finished, deletions as confirmed.
+"""Simulated nodes: the status of their pods becomes Running and then, for jobs, Succeeded; deletions are confirmed.
 
-Annotations of a pod change its course:
+Annotations of a pod change this:
   lab/never-ready: "true"   the pod runs but never becomes ready
   lab/start-delay: "3.5"    seconds before it runs
   lab/run-for: "2"          seconds before a pod that is not restarted ends
@@ -27,13 +27,14 @@ from nova.federator.kube.informer import Informer, key_of
 
 LOG = logging.getLogger(__name__)
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-_HOST = "198.51.100.10"  # of the range for documentation
-_LONGEST = 3600.0  # seconds of a delay
-_ATTEMPTS = 20
+_HOST = "198.51.100.10"  # address of the nodes, from the range for documentation
+_LONGEST = 3600.0  # longest delay in an annotation, in seconds
+_ATTEMPTS = 20  # tries of a request before it is given up
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Number and properties of nodes. ``prefix``: of names, followed by a number. ``taints``: KEY=VALUE:EFFECT."""
+    """Number and properties of nodes. ``prefix``: their names without the number. ``labels``, ``resources``: KEY=VALUE.
+    ``taints``: KEY=VALUE:EFFECT. ``start_delay``, ``stop_delay``: seconds until a pod runs or ends."""
 
     count: int = 2
     prefix: str = "fake-"
@@ -66,7 +67,7 @@ class FakeNodes:
                            "ephemeral-storage": "100Gi",
                            **dict(_pair("resource", text, "=") for text in options.resources)}
         self._addresses = itertools.count(1)
-        self._stages: dict[str, str] = {}  # uid of a pod -> the last transition that was begun
+        self._stages: dict[str, str] = {}  # uid of a pod -> its newest transition, begun or completed
         self._transitions: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -102,7 +103,7 @@ class FakeNodes:
             "addresses": [{"type": "InternalIP", "address": _HOST}, {"type": "Hostname", "address": name}]}})
 
     async def _renew(self) -> None:
-        """Renew the leases of all nodes, without which the controllers would evict their pods after 40 s."""
+        """Renew the Leases of all nodes: without renewals, controllers evict the pods of a node after 40 s."""
         while True:
             for name in self._names:
                 time = times.now_exactly()
@@ -150,7 +151,7 @@ class FakeNodes:
         task.add_done_callback(self._transitions.discard)
 
     async def _repeat(self, subject: str, action: Callable[[], Awaitable[None]]) -> None:
-        """Repeat an action while the API server is unreachable or refuses it for a time."""
+        """Repeat an action, at most _ATTEMPTS times, while the API server is unreachable or refuses it."""
         for attempt in range(_ATTEMPTS):
             try:
                 await action()
@@ -194,7 +195,7 @@ def _path(pod: Object) -> str:
 
 
 def _seconds(text: object, default: float) -> float:
-    """Return the number of an annotation, limited to an hour, or the default if it is none."""
+    """Return the number in an annotation, limited to _LONGEST, or the default if the text is not a number."""
     try:
         value = float(str(text)) if text is not None else default
     except ValueError:

@@ -9,10 +9,10 @@ import tarfile
 from collections.abc import Mapping
 
 PAUSE = "lab.local/pause:1"
-# A shell as process 1 must handle SIGTERM, or each deletion waits for the grace period.
+# A shell that runs as process 1 must handle SIGTERM; otherwise each deletion of a pod takes the whole grace period.
 _SERVER = "trap 'exit 0' TERM INT; httpd -f -p 8080 -h /www & wait $!"
 _IMAGES = {PAUSE: ("pause", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"),
-           "lab.local/web:1": ("1", _SERVER), "lab.local/web:2": ("2", _SERVER)}  # answer with their version on 8080
+           "lab.local/web:1": ("1", _SERVER), "lab.local/web:2": ("2", _SERVER)}  # port 8080 returns the version
 _COMMANDS = ("sh", "sleep", "httpd", "wget", "cat", "ls", "echo", "env", "hostname", "kill", "ps", "sync", "nc", "true",
              "false", "date", "mkdir", "rm", "touch", "grep")
 
@@ -38,8 +38,8 @@ def write_images(busybox: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def write_archive(layout: pathlib.Path, names: Mapping[str, str], target: pathlib.Path) -> None:
-    """Write images of an OCI layout to an archive that containerd imports. ``names``: name in containerd by name in the
-    layout, both with tags. Raises KeyError if the layout has no such image."""
+    """Write images of an OCI layout to an archive that containerd imports. ``names``: name in the layout -> name in
+    containerd, both with tags. Raises KeyError if the layout has no such image."""
     blobs, entries = layout / "blobs/sha256", {}
     for entry in json.loads((layout / "index.json").read_bytes())["manifests"]:
         entries[entry["annotations"]["org.opencontainers.image.ref.name"]] = entry

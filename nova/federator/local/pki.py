@@ -1,4 +1,4 @@
-"""Certificate authorities, certificates and keys of a local cluster. Elliptic-curve keys, which take a millisecond."""
+"""Certificate authorities, certificates and keys of a local cluster. The keys are elliptic-curve keys: created fast."""
 
 import datetime
 import pathlib
@@ -20,7 +20,7 @@ _PRIVATE = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, seria
 class Authority:
     """A certificate authority, stored as DIRECTORY/NAME.crt and NAME.key.
 
-    Created if NAME.crt is missing, which is written last. Raises Invalid if the files do not fit together: clients
+    Created if NAME.crt is missing, the file that is written last. Raises Invalid if the files do not match: clients
     trust the authority, so a damaged one is not replaced.
     """
 
@@ -58,7 +58,7 @@ class Authority:
               client: bool = True) -> tuple[bytes, bytes]:
         """Issue a certificate, store it as NAME.crt and NAME.key, and return both (PEM).
 
-        ``hosts``: names and addresses of a server. ``client``: the certificate is also, or only, one of a client.
+        ``hosts``: names and addresses of a server, for which the certificate is valid. ``client``: valid for a client.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]

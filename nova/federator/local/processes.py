@@ -16,16 +16,16 @@ import msgspec
 from nova.common import files
 
 LOG = logging.getLogger(__name__)
-_MARK = "NOVA_LOCAL_PROCESS"  # environment variable by which processes are recognised that were not yet recorded
+_MARK = "NOVA_LOCAL_PROCESS"  # environment variable that identifies processes that were not recorded before a crash
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_TAIL = 2000  # bytes of a log that an error message shows
-_LOG_LIMIT = 32 << 20  # bytes of a log; its previous part is NAME.log.1
+_TAIL = 2000  # bytes at the end of a log that an error message shows
+_LOG_LIMIT = 32 << 20  # bytes of a log; the content of a larger log is moved to NAME.log.1
 _children: dict[int, subprocess.Popen[bytes]] = {}  # by process id; an ended child is a zombie until it is waited for
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A started process. ``started``: clock ticks since boot, which together with the boot id identifies it."""
+    """A process. ``started``: clock ticks from boot to its start. ``pid``, ``started`` and ``boot`` identify it."""
 
     pid: int
     started: int
@@ -95,15 +95,15 @@ class Processes:
         return record is not None and _send(record, number)
 
     async def stop(self, names: Iterable[str], timeout: float = 10.0, kill: bool = False) -> None:
-        """Stop recorded processes, and processes of these names that a crash left unrecorded, with SIGTERM and after
-        ``timeout`` seconds with SIGKILL. ``kill``: with SIGKILL at once. Return when they have ended."""
+        """Stop recorded processes, and processes of these names that a crash left unrecorded, by SIGTERM and after
+        ``timeout`` seconds by SIGKILL. ``kill``: by SIGKILL immediately. Return when the processes have ended."""
         names = [name for name in names if (record := self.record(name)) is None or record.pid != os.getpid()]
         marks = {self._mark(name) for name in names}
         records = [record for name in names if (record := self.record(name))]
         records += [record for record in _marked(marks) if record.pid not in {other.pid for other in records}]
         for record in records:
             _send(record, signal.SIGKILL if kill else signal.SIGTERM)
-            _send(record, signal.SIGCONT)  # a frozen process receives SIGTERM only then
+            _send(record, signal.SIGCONT)  # a stopped process (SIGSTOP) handles SIGTERM only after SIGCONT
         if not await _ended(records, timeout):
             for record in records:
                 if _send(record, signal.SIGKILL):
@@ -164,7 +164,7 @@ async def _ended(records: Sequence[Record], timeout: float) -> bool:
 
 
 def _send(record: Record, number: int) -> bool:
-    """Send a signal to exactly this process: a process id that was assigned again is not hit."""
+    """Send a signal to exactly this process, not to a later process with the same id. Return False if it has ended."""
     try:
         descriptor = os.pidfd_open(record.pid)
     except ProcessLookupError:

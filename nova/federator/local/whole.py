@@ -1,4 +1,4 @@
-"""A whole cluster on this machine: its nodes run real pods, in a network namespace of its own. Needs root.
+"""A cluster on this machine whose nodes run real pods, in a network namespace of its own. Needs root.
 
 The namespace has the address 10.200.INDEX.2 and reaches the machine at 10.200.INDEX.1; pods are in 10.244.INDEX.0/24.
 All nodes share the namespace, its address and one network of pods.
@@ -26,10 +26,10 @@ from nova.federator.local.images import PAUSE, write_images
 from nova.federator.local.pki import Authority
 from nova.federator.local.processes import until
 
-_COMMAND_TIMEOUT = 30.0
-_IMPORT_TIMEOUT = 300.0
+_COMMAND_TIMEOUT = 30.0  # timeout of a command, in seconds
+_IMPORT_TIMEOUT = 300.0  # timeout of the import of images, in seconds
 _POD_LOGS = pathlib.Path("/var/log/pods")
-_CUT = (("raw", "PREROUTING", "-i"), ("mangle", "POSTROUTING", "-o"))  # where packets of the machine are dropped
+_CUT = (("raw", "PREROUTING", "-i"), ("mangle", "POSTROUTING", "-o"))  # iptables rules that drop packets of the machine
 
 
 class _Node(NamedTuple):
@@ -54,7 +54,7 @@ class _Node(NamedTuple):
 
 
 class WholeCluster(LocalCluster):
-    """A cluster that runs pods. ``index``: 0 to 250, unique on the machine. ``nodes``: their number."""
+    """A cluster that runs real pods. ``index``: 0 to 250, unique on the machine. ``nodes``: number of nodes."""
 
     def __init__(self, directory: pathlib.Path, name: str, index: int, options: ClusterOptions | None = None,
                  binaries: Binaries | None = None, nodes: int = 1) -> None:
@@ -79,7 +79,7 @@ class WholeCluster(LocalCluster):
             await self._ctr(node, "images", "import", str(archive), timeout=_IMPORT_TIMEOUT)
 
     async def cut(self) -> None:
-        """Drop all packets between the namespace and the machine. Connections inside the cluster go on."""
+        """Drop all packets between the namespace and the machine. Connections inside the cluster continue."""
         for table, chain, direction in _CUT:
             await self._iptables("-t", table, "-I", chain, direction, "eth0", "-j", "DROP")
 
@@ -117,7 +117,7 @@ class WholeCluster(LocalCluster):
         if pathlib.Path(f"/run/netns/{self.namespace}").exists():
             await _run("ip", "netns", "delete", self.namespace)
         if pathlib.Path(f"/sys/class/net/{self._link}").exists():
-            with contextlib.suppress(ReportedError):  # disappears with the namespace
+            with contextlib.suppress(ReportedError):  # the link may disappear with the namespace meanwhile
                 await _run("ip", "link", "delete", self._link)
 
     async def _undo(self, started: list[str], new: bool) -> None:
@@ -153,7 +153,7 @@ class WholeCluster(LocalCluster):
             write_images(pathlib.Path(self.binaries.path("busybox")), archive)
 
     async def _isolate(self, node: _Node) -> None:
-        """Create the mount namespace of a node, with its own pod logs: a kubelet deletes the logs of unknown pods."""
+        """Create the mount namespace of a node with its own pod logs: a kubelet deletes logs of pods of other nodes."""
         logs, place = node.directory / "logs", node.mounts.parent
         for directory in (logs, place, _POD_LOGS):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -182,7 +182,7 @@ class WholeCluster(LocalCluster):
         for node in self._nodes:
             name = node.part("containerd")
             await self._start_part(name, parts[name], started)
-            self._waiting_for = f"containerd does not answer; log: {self.processes.log(name)}"
+            self._waiting_for = f"containerd does not respond; log: {self.processes.log(name)}"
             await until(node.socket.exists, _COMMAND_TIMEOUT)
         await self.import_images(self.binaries.cache / "images-1.tar")
         async with Api(self.config) as api:
@@ -300,7 +300,7 @@ async def _ready(api: Api, name: str) -> bool:
 
 
 async def _run(*command: str, path: str = "", timeout: float = _COMMAND_TIMEOUT) -> str:
-    """Run a command and return its output. Raises ReportedError with its errors, also after a timeout."""
+    """Run a command and return its output. Raises ReportedError if the command fails or exceeds ``timeout`` seconds."""
     environment = {**os.environ, **({"PATH": f"{path}:{os.environ.get('PATH', '')}"} if path else {})}
     process = await asyncio.create_subprocess_exec(
         *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,

@@ -1,7 +1,7 @@
 """Capacity of clusters, node by node, and the claims on it.
 
-A placement is booked at once, so that decisions within the same second never use the same room. A report of an agent
-includes the pods of the generations that it names; those are not counted a second time.
+A placement is booked immediately, so that two decisions never use the same free resources. The report of an agent
+includes the pods of the generations that it names; those pods are not counted a second time.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,11 +14,11 @@ from nova.federator.api.types import Cluster, Item, Node, PodNeeds, Taint
 
 Needs = Iterable[tuple[Item, int | None]]  # items with their replicas; None: the whole object
 _Pods = Mapping[str, tuple[PodNeeds, int]]  # key of an item -> needs of a pod, number of pods
-_UNBOUNDED = 1 << 30  # pods that need no resource
+_UNBOUNDED = 1 << 30  # number of pods that fit if they request no resource
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """The result of a check. ``room``: the smallest share of a resource that would be left, in thousandths."""
+    """The result of a check. ``room``: the smallest fraction of a resource that would stay free, in thousandths."""
 
     ok: bool
     room: int = 0
@@ -27,7 +27,7 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 class _Nodes:
-    """The nodes of a cluster with what claims leave of them. ``total`` and ``left``: sums of all nodes."""
+    """The nodes of a cluster with the resources that claims leave free. ``total`` and ``left``: sums of all nodes."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self.nodes = tuple(nodes)
@@ -39,7 +39,7 @@ class _Nodes:
         self.left = dict(self.total)
 
     def take(self, index: int, needs: PodNeeds, pods: int) -> None:
-        """Take pods from a node, or give them back if ``pods`` is negative."""
+        """Book pods on a node, or release them if ``pods`` is negative."""
         free, left = self.free[index], self.left
         for resource, amount in needs.requests.items():
             free[resource] = free.get(resource, 0) - amount * pods
@@ -47,8 +47,8 @@ class _Nodes:
 
 
 class _Booking:
-    """The claim of a group in a cluster. ``stored``: pods of its schedules; ``decided``: of a decision that is not
-    stored yet; ``counted``: pods that the report certainly includes; ``booked``: (node, needs, pods)."""
+    """The claim of a group in a cluster. ``stored``: pods of its schedules; ``decided``: pods of a decision that is not
+    stored yet; ``counted``: pods that the report certainly includes; ``booked``: (node, needs, number of pods)."""
 
     __slots__ = ("booked", "counted", "decided", "stored")
 
@@ -59,7 +59,7 @@ class _Booking:
         self.booked: list[tuple[int, PodNeeds, int]] = []
 
     def wanted(self) -> dict[str, tuple[PodNeeds, int]]:
-        """Return the pods that may run: of the schedules and of the decision, whichever needs more."""
+        """Return the pods that may run: for each item, those of the schedules or of the decision, if it needs more."""
         result = dict(self.stored)
         for key, (needs, pods) in (self.decided or {}).items():
             old = self.stored.get(key)
@@ -69,13 +69,13 @@ class _Booking:
                 requests = {resource: max(needs.requests.get(resource, 0), old[0].requests.get(resource, 0))
                             for resource in needs.requests.keys() | old[0].requests.keys()}
                 result[key] = msgspec.structs.replace(needs, requests=requests), max(pods, old[1])
-            else:  # other nodes: the old pods run until the new ones do
+            else:  # the new pods may need other nodes: the old pods run until the new ones run
                 result[f"{key} decided"] = needs, pods
         return result
 
     def shrink_counted(self) -> None:
-        """Reduce the counted pods to what the schedules say. A report that comes meanwhile may include the smaller
-        number, also if the schedules have grown again by then."""
+        """Reduce the counted pods to those of the schedules. If the schedules grow again, a report in between may
+        include only the smaller number."""
         counted: dict[str, tuple[PodNeeds, int]] = {}
         for key, (needs, pods) in self.counted.items():
             new, number = self.stored.get(key, (None, 0))
@@ -87,8 +87,8 @@ class _Booking:
 
 
 class Room:
-    """The nodes of a cluster as a group sees them: without the claims of other groups, with its own ones free. Changes
-    are local to this object, which is valid until the claims change. Nodes are copied when they change."""
+    """The resources of a cluster that are free for a group: without the claims of other groups, but with those of the
+    group itself. Changes are local to this object, so changed nodes are copied. Valid until the claims change."""
 
     def __init__(self, nodes: _Nodes, booking: _Booking | None) -> None:
         self._nodes = nodes
@@ -99,7 +99,7 @@ class Room:
             self._take(index, needs, -pods)
 
     def fit(self, needs: Needs) -> Fit:
-        """Take the pods of all items, and return whether they fit."""
+        """Book the pods of all items in this object, and return whether they fit."""
         wanted = _missing(_pods(needs), self._counted)
         room = self.after(wanted)
         for number, (pod, pods) in enumerate(wanted):
@@ -109,7 +109,7 @@ class Room:
         return Fit(True, room)
 
     def after(self, wanted: Iterable[tuple[PodNeeds, int]]) -> int:
-        """Return the smallest share of a resource that further pods would leave free, in thousandths."""
+        """Return the smallest fraction of a resource that further pods would leave free, in thousandths."""
         left = {resource: self._left.get(resource, 0) for resource in ("cpu", "memory")}
         for pod, pods in wanted:
             for resource, amount in pod.requests.items():
@@ -118,7 +118,7 @@ class Room:
                     if resource != "pods" and (total := self._nodes.total.get(resource, 0)) > 0), default=0)
 
     def count(self, item: Item) -> int:
-        """Return the number of replicas of an item that the cluster can run, those that run there included."""
+        """Return the number of replicas of an item that the cluster can run, including those that run there."""
         if item.pod is None or item.pod.every_node:
             return _UNBOUNDED
         old, number = self._counted.get(item.ref.key, (item.pod, 0))
@@ -126,7 +126,7 @@ class Room:
         return here + self._capacity(item.pod, _UNBOUNDED)
 
     def take(self, item: Item, replicas: int | None) -> None:
-        """Take the pods of an item, as far as they fit."""
+        """Book the pods of an item in this object, as far as they fit."""
         for pod, pods in _missing(_pods([(item, replicas)]), self._counted):
             self._assign(pod, pods)
 
@@ -143,7 +143,7 @@ class Room:
         return self._free.get(index, self._nodes.free[index])
 
     def _capacity(self, needs: PodNeeds, enough: int) -> int:
-        """Return how many of these pods fit; the search ends at ``enough``."""
+        """Return the number of these pods that fit, at most ``enough``."""
         result = 0
         for index, node in enumerate(self._nodes.nodes):
             if (count := _count(self._free_of(index), needs)) and not obstacle(node, needs):
@@ -162,7 +162,7 @@ class Room:
         """Return the first check that fails, with its numbers."""
         nodes = self._nodes.nodes
         if not nodes:
-            return Fit(False, 0, "nodes", "the cluster reports no schedulable node; a node would change that")
+            return Fit(False, 0, "nodes", "the cluster reports no schedulable node; it needs at least one")
         obstacles = [obstacle(node, needs) for node in nodes]
         if all(obstacles):
             return Fit(False, 0, "nodes",
@@ -186,8 +186,8 @@ class Claims:
         self._undecided: dict[str, set[str]] = {}  # group -> clusters with a decision that is not stored
 
     def report(self, cluster: Cluster, included: Callable[[str], bool]) -> None:
-        """Replace the figures of a cluster. ``included``: True for groups with pods in all of whose schedules the
-        figures include the pods. Decisions that are not stored are never included."""
+        """Replace the figures of a cluster. ``included``: returns True if the figures include the pods of all schedules
+        of a group. Pods of decisions that are not stored are never included."""
         nodes = self._nodes[cluster.name] = _Nodes(cluster.nodes)
         for group, booking in self._bookings.get(cluster.name, {}).items():
             booking.booked = []
@@ -201,8 +201,8 @@ class Claims:
         self._bookings.pop(cluster, None)
 
     def decide(self, group: str, targets: Mapping[str, Needs]) -> None:
-        """Book what a decision needs, in addition to the schedules of the group where these need less. Replaces the
-        former decision on the group in all clusters."""
+        """Book the resources of a decision, as far as they exceed those of the schedules of the group. Replaces the
+        previous decision on the group in all clusters."""
         for cluster in self._undecided.pop(group, set()) - targets.keys():
             if (booking := self._bookings.get(cluster, {}).get(group)) is not None:
                 self._replace(cluster, group, booking, booking.stored, None)
@@ -214,8 +214,8 @@ class Claims:
                 self._undecided.setdefault(group, set()).add(cluster)
 
     def claim(self, cluster: str, group: str, needs: Needs, included: bool = False) -> None:
-        """Book what the schedules of a group need in a cluster, instead of what they needed before. ``included``: the
-        last report includes these pods."""
+        """Book the resources of the schedules of a group in a cluster, instead of those of its previous schedules.
+        ``included``: True if the newest report includes these pods."""
         booking = self._bookings.setdefault(cluster, {}).setdefault(group, _Booking())
         stored = _pods(needs)
         if included:
@@ -223,8 +223,8 @@ class Claims:
         self._replace(cluster, group, booking, stored, None if booking.decided == stored else booking.decided)
 
     def release(self, cluster: str, group: str) -> None:
-        """Give back what the schedules of a group have booked in a cluster. Its counted pods are free once a report
-        says so. A decision that is not stored stays booked."""
+        """Release the resources that the schedules of a group have booked in a cluster. Resources of counted pods
+        become free with the next report that lacks the pods. A decision that is not stored stays booked."""
         booking = self._bookings.get(cluster, {}).get(group)
         if booking is not None:
             self._replace(cluster, group, booking, {}, booking.decided)
@@ -239,11 +239,11 @@ class Claims:
         return total
 
     def room(self, cluster: str, group: str) -> Room:
-        """Return the room for a group in a cluster, beside all other claims."""
+        """Return the resources that are free for a group in a cluster."""
         return Room(self._nodes.get(cluster) or _Nodes(), self._bookings.get(cluster, {}).get(group))
 
     def fits(self, cluster: str, group: str, needs: Needs) -> Fit:
-        """Return whether the pods of a group fit into a cluster, beside all other claims."""
+        """Return whether the pods of a group fit into a cluster, in addition to all other claims."""
         return self.room(cluster, group).fit(needs)
 
     def holds(self, cluster: str, group: str, needs: Needs) -> bool:
@@ -256,7 +256,7 @@ class Claims:
             number for _index, _needs, number in booking.booked)
 
     def rooms(self, clusters: Iterable[str], group: str, needs: Needs) -> dict[str, int]:
-        """Return :attr:`Fit.room` of each cluster if the pods of a group fit there, without a check that they do."""
+        """Return :attr:`Fit.room` of each cluster, under the assumption that the pods of a group fit there."""
         pods = _pods(needs)
         missing = _missing(pods, {})
         result = {}
@@ -285,8 +285,8 @@ class Claims:
 
 
 def _book(nodes: _Nodes, booking: _Booking) -> None:
-    """Take the pods that are not counted from the nodes. Pods that fit nowhere are booked on no node; the next report
-    tries again."""
+    """Book the pods that are not counted on nodes. Pods that fit on no node are not booked; the next report tries to
+    book them again."""
     for needs, pods in _missing(booking.wanted(), booking.counted):
         for index, number in _places(nodes.nodes, nodes.free.__getitem__, needs, pods):
             nodes.take(index, needs, number)
@@ -321,13 +321,13 @@ def _missing(wanted: _Pods, counted: _Pods) -> list[tuple[PodNeeds, int]]:
 
 
 def _constraints(needs: PodNeeds) -> tuple[object, ...]:
-    """Return what decides which nodes accept a pod."""
+    """Return the requirements of a pod that select its nodes."""
     return needs.tolerations, needs.node_selector, needs.node_affinity
 
 
 def _places(nodes: tuple[Node, ...], free_of: Callable[[int], Mapping[str, int]], needs: PodNeeds,
             pods: int) -> list[tuple[int, int]]:
-    """Return where pods go, the nodes with the most room first: (node, pods); fewer pods if they do not fit."""
+    """Return the nodes for pods as (node, number of pods), the node with the most room first; without unfit pods."""
     counts = sorted(((count, index) for index, node in enumerate(nodes)
                      if (count := _count(free_of(index), needs)) and not obstacle(node, needs)),
                     key=lambda entry: (-entry[0], entry[1]))
@@ -341,16 +341,16 @@ def _places(nodes: tuple[Node, ...], free_of: Callable[[int], Mapping[str, int]]
 
 
 def _count(free: Mapping[str, int], needs: PodNeeds) -> int:
-    """Return how many of these pods the free resources of a node suffice for."""
+    """Return the number of these pods that fit into the free resources of a node."""
     return max(0, min((free.get(resource, 0) // amount for resource, amount in needs.requests.items() if amount),
                       default=_UNBOUNDED))
 
 
 def obstacle(node: Node, needs: PodNeeds) -> str:
-    """Return why a node does not accept a pod whatever is free, or an empty text."""
+    """Return why a node does not accept a pod, regardless of free resources, or an empty text."""
     for key, value in needs.node_selector.items():
         if node.labels.get(key) != value:
-            return f"node {node.name} has not the label {key}={value}"
+            return f"node {node.name} does not have the label {key}={value}"
     if needs.node_affinity and not any(_term_matches(node, term) for term in needs.node_affinity):
         return f"node {node.name} does not match the node affinity"
     for taint in node.taints:

@@ -12,19 +12,18 @@ from nova.federator.scheduling.policy import selects_cluster
 from nova.federator.scheduling.split import split
 
 Shares = Mapping[str, Mapping[str, int | None]]  # cluster -> key of item -> replicas
-_WARNINGS = 10  # of a kind in a decision
+_WARNINGS = 10  # maximum number of warnings of one kind in a decision
 
 
 def decide(group: Group, policy: Policy, clusters: Iterable[Cluster] | Mapping[str, Cluster], claims: Claims,
            current: Shares, avoided: Collection[str] = (), released: Collection[str] = (), *,
            held_back: Collection[str] = (), brief: bool = False) -> Decision:
-    """Return where a group shall run.
+    """Return the clusters in which a group must run. A group that no cluster can take stays where it is.
 
-    ``current``: where it runs now, without placements that are being removed. ``avoided``: clusters in which it did not
-    become ready. ``released``: unreachable clusters that certainly run nothing any more (their fence time is over).
-    ``held_back``: clusters to which a group does not return from another usable one, though its policy prefers them.
+    ``current``: its present shares, without those that are being removed. ``avoided``: clusters in which the group did
+    not become ready. ``released``: unreachable clusters in which its workloads have certainly stopped (their fence time
+    is over). ``held_back``: preferred clusters to which the group must not return now from another usable cluster.
     ``brief``: without rejections of clusters that need not be checked because another one is chosen.
-    A group that no cluster can take stays where it is.
     """
     by_name = clusters if isinstance(clusters, Mapping) else {cluster.name: cluster for cluster in clusters}
     finished = {item.ref.key for item in group.items if item.finished}
@@ -47,8 +46,8 @@ def decide(group: Group, policy: Policy, clusters: Iterable[Cluster] | Mapping[s
 
 def _remaining(group: Group, policy: Policy, by_name: Mapping[str, Cluster], current: Shares,
                released: Collection[str]) -> dict[str, Mapping[str, int | None]]:
-    """Return the present placement of a group, which stays because no cluster can take the group. In a single cluster
-    the group has its present replicas and members, shares of several clusters stay as they are."""
+    """Return the present placement of a group, which stays because no cluster can take the group. A group in a single
+    cluster gets its present replicas and members there; shares of several clusters stay as they are."""
     stays = {name: shares for name, shares in current.items() if name in by_name and name not in released}
     if policy.spread is None and len(stays) == 1:
         return {name: _whole(group) for name in stays if group.items}
@@ -59,8 +58,8 @@ def _remaining(group: Group, policy: Policy, by_name: Mapping[str, Cluster], cur
 
 def _until_awake(group: Group, policy: Policy, decision: Decision, by_name: Mapping[str, Cluster], current: Shares,
                  released: Collection[str]) -> Decision:
-    """Divide a decision into what is possible now and what waits for clusters to wake up. Nothing shrinks or leaves a
-    cluster meanwhile. Objects that consume nothing stay in clusters in standby, but neither wake nor enter them."""
+    """Divide a decision into shares that are possible now and shares that wait until clusters wake up. No share shrinks
+    or moves before. Objects that consume nothing stay in clusters in standby, but neither wake nor enter them."""
     refs = {item.ref.key: item.ref for item in group.items}
     wakes = {name: shares for name, shares in decision.targets.items() if by_name[name].standby and any(
         consumes(refs[key], share) for key, share in shares.items())}
@@ -93,7 +92,7 @@ def _without_restarts(group: Group, policy: Policy, by_name: Mapping[str, Cluste
 
 def _stays(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims: Claims, current: Shares,
            avoided: Collection[str]) -> bool:
-    """Return True if a group certainly stays in its only cluster, whatever the state of the others is."""
+    """Return True if a group certainly stays in its only cluster, regardless of the state of other clusters."""
     if len(current) != 1 or policy.spread is not None or policy.ordered is not None:
         return False
     cluster = by_name.get(next(iter(current)))
@@ -120,7 +119,7 @@ def _decide(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims
     if policy.spread is not None:
         return _spread(group, policy, candidates, claims, current, frozen, rejections, warnings)
     if frozen and not any(cluster.name in current and cluster.reachable for cluster in candidates):
-        # Nothing is started elsewhere, because the copy there cannot be stopped now.
+        # Nothing is started elsewhere, because the copy in the unreachable cluster cannot be stopped now.
         return Decision({frozen[0]: _whole(group)}, tuple(rejections), warnings=tuple(warnings))
     rejections += [Rejection(name, "ready", "the agent of the cluster does not report; the copy there is removed once"
                                             " it does", "ready") for name in frozen]
@@ -137,8 +136,8 @@ def _decide(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims
 
 def _without_stopped(group: Group, policy: Policy, by_name: Mapping[str, Cluster], current: Shares,
                      released: Collection[str]) -> Shares:
-    """Return where a group that needs resources runs, without stopped clusters that it may leave, or in which a spread
-    group has no replicas: these are woken like other clusters in standby, or excluded if that failed."""
+    """Return the present shares of a group. If the group needs resources, leave out stopped clusters that it may leave,
+    or in which a spread group has no replicas: these are chosen and woken like other clusters in standby."""
     refs = {item.ref.key: item.ref for item in group.items}
     if not any(consumes(item.ref, item.replicas) for item in group.items):
         return current
@@ -150,8 +149,8 @@ def _without_stopped(group: Group, policy: Policy, by_name: Mapping[str, Cluster
 
 def _rejected(group: Group, policy: Policy, cluster: Cluster, present: bool, held: bool,
               avoided: bool) -> Rejection | None:
-    """Return why a cluster cannot run a group whatever its capacity is, or None. ``present``: the group runs there;
-    ``held``: also while the cluster is unreachable."""
+    """Return why a cluster cannot run a group, regardless of capacity, or None. ``present``: True if the group runs
+    there; ``held``: True if it stays there while the cluster is unreachable."""
     if not selects_cluster(policy, cluster.labels):
         return Rejection(cluster.name, "selector", "the labels of the cluster do not match the policy", "labels")
     if cluster.draining:
@@ -168,8 +167,8 @@ def _rejected(group: Group, policy: Policy, cluster: Cluster, present: bool, hel
     elif not cluster.ready and not present:
         return Rejection(cluster.name, "ready", "the agent of the cluster has not reported yet", "ready")
     if avoided:
-        return Rejection(cluster.name, "deadline", "the group did not become ready there in time; the cluster is tried"
-                                                   " again later", "capacity")
+        return Rejection(cluster.name, "deadline", "the group did not become ready there before its deadline; the"
+                                                   " cluster is tried again later", "capacity")
     if cluster.kinds is not None:
         for item in group.items:
             kind = kind_name(item.ref.group, item.ref.kind)
@@ -216,7 +215,7 @@ def _single(group: Group, policy: Policy, candidates: Sequence[Cluster], claims:
 
 def _preferred(group: Group, policy: Policy, candidates: Sequence[Cluster], claims: Claims, present: Sequence[Cluster],
                needs: Sequence[tuple[Item, int | None]]) -> list[Cluster]:
-    """Return clusters in an order in which the first one with room is the best one with room."""
+    """Return the clusters by preference: the first cluster with room is the best one."""
     rooms = claims.rooms([cluster.name for cluster in candidates], group.key, needs)
     names = [cluster.name for cluster in present]
     stays = names[0] if names and policy.ordered is None else ""
@@ -235,7 +234,7 @@ def _priority(policy: Policy, cluster: Cluster) -> int:
 
 def _spread(group: Group, policy: Policy, candidates: Sequence[Cluster], claims: Claims, current: Shares,
             frozen: Sequence[str], rejections: list[Rejection], warnings: list[str]) -> Decision:
-    """Place copies in all candidate clusters: whole ones, or shares of the replicas."""
+    """Place copies of whole objects, or shares of their replicas, in all candidate clusters."""
     assert policy.spread is not None
     percentages = None if policy.spread.duplicate else policy.spread.percentages
     buckets: dict[str, list[Cluster]] = {}
@@ -267,7 +266,7 @@ def _spread(group: Group, policy: Policy, candidates: Sequence[Cluster], claims:
             for name, share in shares.items():
                 if share or not item.replicas:
                     targets[name][item.ref.key] = share
-        if item.pod is not None and len(group.items) > 1:  # the room is not there for further members
+        if item.pod is not None and len(group.items) > 1:  # these resources are not free for further members
             for name, room in rooms.items():
                 if item.ref.key in targets[name]:
                     room.take(item, targets[name][item.ref.key])
@@ -279,8 +278,8 @@ def _spread(group: Group, policy: Policy, candidates: Sequence[Cluster], claims:
 def _divide(item: Item, buckets: Mapping[str, Sequence[Cluster]], weights: Mapping[str, int], current: Shares,
             frozen: Sequence[str], rooms: Mapping[str, Room], warnings: list[str]) -> dict[str, int]:
     """Return the share of each cluster: replicas are divided among the buckets, then within each bucket. Shares of
-    frozen clusters stay. A cluster gets no more than it has room for; what fits nowhere goes to autoscaled clusters, or
-    waits in all clusters for room."""
+    frozen clusters stay. A cluster gets no more replicas than it has room for. Replicas that fit nowhere go to
+    autoscaled clusters; if there are none, these replicas wait in all clusters for room."""
     key, replicas = item.ref.key, item.replicas or 0
     held = {name: min(current[name].get(key) or 0, replicas) for name in frozen}
     rest = max(0, replicas - sum(held.values()))
@@ -292,7 +291,7 @@ def _divide(item: Item, buckets: Mapping[str, Sequence[Cluster]], weights: Mappi
         scaled = [cluster.name for cluster in members if cluster.autoscaled]
         if not scaled and members:
             warnings.append(f"{item.ref.kind} {item.ref.name}: the clusters have room for {fitting} of {rest} replicas;"
-                            " the others wait there")
+                            " the other replicas wait there")
         limits |= dict.fromkeys(scaled or limits)
     present = {cluster.name: current.get(cluster.name, {}).get(key) or 0 for cluster in members}
     names = {value: sorted(cluster.name for cluster in clusters) for value, clusters in free.items() if clusters}

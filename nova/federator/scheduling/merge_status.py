@@ -15,21 +15,21 @@ _SUMS = {
                   "updatedNumberScheduled", "numberAvailable", "numberUnavailable"),
     "Job": ("active", "succeeded", "failed"),
 }
-# Fields that are not copied when a cluster does not report: pods that may not run must not count as ready.
+# Fields that are not copied while a cluster does not report: its pods may have stopped, and must not count as ready.
 _READY = ("readyReplicas", "availableReplicas", "numberReady", "numberAvailable")
-# Conditions that report that pods run; of a cluster that does not report they are unknown.
+# Conditions that are True while pods run; their status is Unknown while the cluster does not report.
 _LIVE = ("Available", "Ready", "ContainersReady")
-# Conditions that report a problem: worst is True. Of other conditions, worst is False.
+# Conditions that report a problem: True is their worst status. The worst status of other conditions is False.
 _PROBLEMS = ("Failed", "ReplicaFailure", "FailureTarget", "DisruptionTarget")
-_LARGEST = (1 << 31) - 1  # of a counter
-# Counts clashes of names in one cluster. API servers refuse to lower or remove it, so it is neither copied nor removed.
+_LARGEST = (1 << 31) - 1  # largest value of a counter
+# A counter of name collisions in one cluster. API servers refuse to lower or remove it: neither copied nor removed.
 COLLISIONS = "collisionCount"
-STALE = "NovaStatusStale"  # type of a condition on objects of which a cluster does not report
+STALE = "NovaStatusStale"  # type of the condition of an object with a copy in a cluster that does not report
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """A copy in a cluster; its status is empty until the agent reports it. ``stale``: the cluster does not report.
-    ``applied``: the copy is that of the present generation of the object."""
+    """A copy in a cluster; its status is empty until the agent reports it. ``stale``: True if the cluster does not
+    report. ``applied``: True if the copy has the present generation of the object."""
 
     cluster: str
     status: Mapping[str, Any]
@@ -40,8 +40,9 @@ class Copy(msgspec.Struct, frozen=True):
 def merge(ref: Ref, generation: int, copies: Sequence[Copy], now: str) -> dict[str, Any]:
     """Return the status of an object. ``now``: the time of changed conditions, RFC 3339.
 
-    One copy: its status. Several: counters are summed, addresses of load balancers listed, and of each condition the
-    worst state counts. ``observedGeneration`` becomes ``generation`` once all copies are those of this generation.
+    An object with one copy has the status of the copy. The statuses of several copies are merged: counters are summed,
+    addresses of load balancers are listed, and the worst status of each condition counts. ``observedGeneration``
+    becomes ``generation`` once all copies have this generation.
     """
     if not any(copy.status for copy in copies):
         return {}
@@ -74,7 +75,7 @@ def merge(ref: Ref, generation: int, copies: Sequence[Copy], now: str) -> dict[s
 
 
 def _stale(copy: Copy) -> dict[str, Any]:
-    """Return the status of a copy in a cluster that does not report: it may have ended, so no pod counts as ready."""
+    """Return the status of a copy in a cluster that does not report: the pods may have stopped, so none is ready."""
     status = {key: value for key, value in copy.status.items() if key not in _READY}
     if "conditions" in status:
         status["conditions"] = [{**entry, "status": "Unknown", "reason": "ClusterUnreachable"} if entry.get(
@@ -84,7 +85,7 @@ def _stale(copy: Copy) -> dict[str, Any]:
 
 
 def _times(statuses: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return when Jobs began in the first cluster, and when they completed in the last one."""
+    """Return the earliest start of the copies of a Job and, once all have completed, the latest completion."""
     begun = [value for status in statuses if isinstance(value := status.get("startTime"), str)]
     ended = [value for status in statuses if isinstance(value := status.get("completionTime"), str)]
     return {**({"startTime": min(begun)} if begun else {}),
@@ -92,8 +93,8 @@ def _times(statuses: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _conditions(statuses: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the conditions of all copies: of each type the worst one. A condition that a copy does not have is neither
-    True, nor a problem."""
+    """Return the worst condition of all copies for each type. A condition that a copy lacks counts as not True, and not
+    as a problem."""
     rank = {"False": 0, "Unknown": 1, "True": 2}
     by_type: dict[str, list[dict[str, Any]]] = {}
     for status in statuses:

@@ -9,8 +9,8 @@ from nova.common.errors import Invalid
 from nova.federator.api.types import Ref, Spread
 
 _STEP = re.compile(r"\.?([A-Za-z0-9_-]+)|\[(\d{1,4})\]|\['([^'\]]{1,317})'\]|\[\"([^\"\]]{1,317})\"\]")
-_LIMIT = 1024  # characters of a path
-# Fields that a copy keeps: the identity of an object, and what API servers and agents write.
+_LIMIT = 1024  # maximum length of a path, in characters
+# Fields that must not be overridden: the identity of an object, and fields that API servers and agents write.
 _FORBIDDEN = {"apiVersion", "kind", "status"}
 _METADATA = {"labels", "annotations"}  # fields of metadata that may be overridden
 
@@ -35,8 +35,8 @@ def parse_path(value: object, field: str, writable: bool = True) -> tuple[str | 
 
 
 def apply(manifest: dict[str, Any], ref: Ref, spread: Spread, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return the manifest with the overrides for a cluster with these labels; the argument stays as it is. Raises
-    Invalid if a path does not fit the object."""
+    """Return the manifest with the overrides for a cluster with these labels; ``manifest`` itself is not changed.
+    Raises Invalid if a path does not fit the object."""
     chosen = [override for override in spread.overrides
               if override.topology_value == labels.get(spread.topology_key)
               and (override.kind, override.api_version, override.name) == (ref.kind, ref.api_version, ref.name)
@@ -53,8 +53,8 @@ def apply(manifest: dict[str, Any], ref: Ref, spread: Spread, labels: Mapping[st
 
 
 def set_field(manifest: dict[str, Any], path: Sequence[str | int], value: Any) -> None:
-    """Set a field of a manifest. Missing objects on the path are created, entries of lists are not. Raises Invalid with
-    the end of a sentence whose subject is the manifest."""
+    """Set a field of a manifest. Missing objects on the path are created; missing entries of lists are not. Raises
+    Invalid, whose message continues a sentence with the manifest as its subject."""
     target: Any = manifest
     for number, step in enumerate(path):
         _check_step(target, step, path)

@@ -11,20 +11,20 @@ from nova.federator.api.types import Failover, Item, Override, Policy, Selector,
 from nova.federator.scheduling.overrides import parse_path
 
 _FAILOVER: tuple[Failover, ...] = ("Fenced", "AvailabilityFirst", "Never")
-_LIST = 1000  # entries of a list
+_LIST = 1000  # maximum number of entries of a list
 _SPEC = {"namespaceSelector", "resourceSelectors", "clusterSelector", "orderedClusterSelector", "groupBy",
          "spreadConstraints", "failover", "fenceAfterSeconds"}
 _SPREAD = {"topologyKey", "spreadMode", "percentageSplit", "overrides"}
 
 
 def selects_cluster(policy: Policy, labels: Mapping[str, str]) -> bool:
-    """Return True if a policy selects clusters with these labels, whatever their state is."""
+    """Return True if a policy selects clusters with these labels, regardless of their state."""
     return (policy.clusters is None or matches(policy.clusters, labels)) and (
         policy.ordered is None or any(matches(selector, labels) for selector in policy.ordered))
 
 
 def parse(obj: Mapping[str, Any]) -> Policy:
-    """Return a SchedulePolicy ready for use. Raises Invalid that names the field, also for unknown fields."""
+    """Return a SchedulePolicy ready for use. Raises Invalid, which names the field, also for unknown fields."""
     metadata, spec = _object(obj.get("metadata"), "metadata"), _object(obj.get("spec"), "spec", _SPEC)
     resources = _object(spec.get("resourceSelectors"), "spec.resourceSelectors", {"labelSelectors", "kinds"})
     labels = _list(resources.get("labelSelectors"), "spec.resourceSelectors.labelSelectors")
@@ -79,7 +79,7 @@ def _ordered(value: object) -> tuple[Selector, ...] | None:
         except Invalid as error:
             raise Invalid(error.message.replace("[0]", f"[{number}]", 1)) from None
         if not compiled.equal:
-            raise Invalid(f"{field}.matchExpressions[{number}].operator: only In has an order.")
+            raise Invalid(f"{field}.matchExpressions[{number}].operator: not In; other operators have no order.")
         result += [Selector(((str(expression["key"]), frozenset([name])),)) for name in expression["values"]]
     if not result:
         raise Invalid(f"{field}.matchExpressions: required.")
@@ -138,8 +138,8 @@ def _overrides(value: object, field: str) -> list[Override]:
 
 
 def of_annotations(pin: str, spread_onto: str) -> Policy:
-    """Return the policy that an object's annotations stand for: one cluster, or a list with an optional mode. Raises
-    Invalid."""
+    """Return the policy that an object's annotations stand for: one cluster, or several with an optional spread mode.
+    Raises Invalid."""
     if pin:
         if not pin.strip():
             raise Invalid("annotation cluster: not the name of a cluster.")
@@ -173,7 +173,7 @@ def selects(policy: Policy, item: Item, namespace_labels: Mapping[str, str]) -> 
 
 
 class PolicySet:
-    """Policies by name. Of several that match an object, the oldest is used, then the first by name."""
+    """Policies by name. If several match an object, the oldest one is used, then the first one by name."""
 
     def __init__(self) -> None:
         self._policies: dict[str, Policy] = {}
@@ -186,7 +186,7 @@ class PolicySet:
         return self._policies.get(name)
 
     def add(self, policy: Policy) -> None:
-        """Add a policy, or replace the one of its name."""
+        """Add a policy, or replace the policy of its name."""
         self.remove(policy.name)
         self._policies[policy.name] = policy
         self._index.add(policy.name, policy.labels)

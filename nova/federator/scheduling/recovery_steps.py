@@ -16,11 +16,11 @@ from nova.federator.scheduling.overrides import parse_path, set_field
 _TEMPLATE = re.compile(r"\{\{\s*\.Values\.([A-Za-z_][A-Za-z0-9_]{0,62})\s*\}\}", re.ASCII)
 _RESOURCE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _API_VERSION = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?v[a-z0-9]{1,62}", re.ASCII)
-# A name or namespace is a segment of the path of a request: no slash makes it another object, or a subresource.
+# A name or namespace is a segment of a request's path: with a slash it could name another object or a subresource.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,252}", re.ASCII)
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
-_VALUE = 64 << 10  # characters of a value that a step reads
-_VALUES = 256 << 10  # characters of all values of a run, which are stored in one object
+_VALUE = 64 << 10  # maximum length of a value that a step reads, in characters
+_VALUES = 256 << 10  # maximum length of all values of a run, which are stored in one object
 # Groups whose objects grant rights, control the API server, or belong to Nova.
 _PROTECTED_GROUPS = frozenset({
     SCHEDULE_GROUP, RECOVERY_GROUP, "rbac.authorization.k8s.io", "certificates.k8s.io", "apiextensions.k8s.io",
@@ -73,7 +73,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A step, of which the part that ``type`` names is present."""
+    """A step. ``type`` names the field that contains its parameters: ``patch``, ``readField`` or ``job``."""
 
     type: Literal["patch", "readField", "job", "Job"]
     title: str = ""
@@ -93,7 +93,7 @@ def matches(plan: Mapping[str, Any], alert: Mapping[str, Any]) -> bool:
 
 
 def check(steps: Sequence[Mapping[str, Any]]) -> None:
-    """Check the steps of a plan as far as possible before values exist. Raises Invalid that names step and field."""
+    """Check the steps of a plan as far as possible before values exist. Raises Invalid, which names step and field."""
     outputs: dict[str, Any] = {}
     for number, step in enumerate(steps):
         action = parse(step, outputs, f"steps[{number}]")
@@ -102,8 +102,8 @@ def check(steps: Sequence[Mapping[str, Any]]) -> None:
 
 
 def parse(step: Mapping[str, Any], values: Mapping[str, Any], field: str) -> Action:
-    """Return the action of a step, with values in place of its templates. Raises Invalid that names the field, also for
-    objects that no step may touch."""
+    """Return the action of a step, with values in place of its templates. Raises Invalid, which names the field, also
+    for objects that no step may touch."""
     try:
         parsed = msgspec.convert(_render(step, values), Step)
         part = {"patch": "patch", "readField": "readField"}.get(parsed.type, "job")
@@ -124,8 +124,8 @@ def parse(step: Mapping[str, Any], values: Mapping[str, Any], field: str) -> Act
 
 
 def _render(value: Any, values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Any:
-    """Return a part of a step with its templates replaced. In free content, a text that is one template becomes the
-    value itself, such as a number."""
+    """Return a part of a step with its templates replaced. In free content, a text that consists of one template
+    becomes the value itself, for example a number."""
     if isinstance(value, Mapping):
         return {key: _render(entry, values, (*path, str(key))) for key, entry in value.items()}
     if isinstance(value, list):
@@ -167,7 +167,7 @@ def _check_target(action: Patch | ReadField, part: str) -> None:
     if isinstance(action, ReadField):
         parse_path(action.fieldPath, "readField.fieldPath", writable=False)
         if (group, action.resource) == ("", "secrets"):
-            raise Invalid("readField.resource: Secrets are not read, because values are shown in the run.")
+            raise Invalid("readField.resource: Secrets cannot be read, because the run shows the values.")
     elif parse_path(action.override.fieldPath, "patch.override.fieldPath")[0] != "metadata" and group == CLUSTER_GROUP:
         raise Invalid("patch.override.fieldPath: only metadata of a Cluster may be changed.")
 
@@ -180,7 +180,7 @@ def _check_namespace(namespace: str, field: str) -> None:
 
 
 def read_field(obj: Mapping[str, Any], path: str) -> Any:
-    """Return the value of a field. Raises Invalid if the object does not have it, or if it is too large."""
+    """Return the value of a field. Raises Invalid if the object lacks the field or the value is too large."""
     value: Any = obj
     for step in parse_path(path, "readField.fieldPath", writable=False):
         present = isinstance(value, list) and step < len(value) if isinstance(step, int) else isinstance(
@@ -194,7 +194,7 @@ def read_field(obj: Mapping[str, Any], path: str) -> Any:
 
 
 def add_value(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Return the values of a run with a further one. Raises Invalid if a run cannot store so much."""
+    """Return the values of a run with a further value. Raises Invalid if they exceed _VALUES."""
     result = {**values, key: value}
     if len(msgspec.json.encode(result)) > _VALUES:
         raise Invalid(f"readField.outputKey: the values of the run have more than {_VALUES} characters.")

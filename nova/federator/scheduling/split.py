@@ -18,9 +18,9 @@ def split(total: int, weights: Sequence[int], capacity: Sequence[int | None] | N
           minimum: Sequence[int] | None = None, current: Sequence[int] | None = None) -> list[int]:
     """Return the share of each position. A weight of 0 gets nothing.
 
-    ``capacity``: upper bounds (None: unbounded); what does not fit is divided among the others, and what fits nowhere
-    is left out of the sum. ``minimum``: lower bounds, given first, as far as total and capacity allow. ``current``:
-    present shares; ties are won by positions that hold the replica in question, then by earlier positions.
+    ``capacity``: upper bounds (None: unbounded); replicas beyond a bound are divided among the other positions, and
+    replicas that fit nowhere are left out. ``minimum``: lower bounds, met first, as far as total and capacity allow.
+    ``current``: present shares; ties are won by positions that hold the replica in question, then by earlier positions.
     Raises Invalid for negative numbers and weights of more than 31 bits.
     """
     count = len(weights)
@@ -48,8 +48,8 @@ def split(total: int, weights: Sequence[int], capacity: Sequence[int | None] | N
 
 
 class _QuotaMethod:
-    """The quota method, continued from any state: each replica goes to the position with the largest
-    weight / (share + 1) among those that stay within their quota, rounded up, of what full positions leave."""
+    """The quota method, continued from any state. A replica goes to the position with the largest weight / (share + 1)
+    that stays within its quota, rounded up: its part, by weight, of the replicas that full positions leave."""
 
     def __init__(self, weights: Sequence[int], ranks: Sequence[int]) -> None:
         self.weights, self.ranks = weights, ranks

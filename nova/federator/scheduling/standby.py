@@ -1,6 +1,6 @@
-"""Standby: which clusters are stopped, started and created. Pure functions of the state of a cluster and the time.
+"""Standby: decisions to stop, start and create clusters. Pure functions of the state of a cluster and the time.
 
-Active -> Suspending -> Suspended -> Waking -> Active; a cluster whose agent is not back in time is Failed for a while.
+Active -> Suspending -> Suspended -> Waking -> Active; Failed for _RETRY_AFTER if the agent is not back at the deadline.
 A phase is stored before the provider is called, so a restarted scheduler repeats the call.
 """
 
@@ -19,17 +19,17 @@ from nova.federator.scheduling.policy import selects_cluster
 Phase = Literal["Active", "Suspending", "Suspended", "Waking", "Failed"]
 Action = Literal["begin", "suspend", "delete", "resume", "create", "enter"]
 _RETRY_AFTER = 600.0  # seconds for which a cluster that did not wake up is not chosen again
-# Seconds of a step.
+# Longest duration of each step, in seconds; a longer step counts as failed.
 _DEADLINES = {"enter": 30.0, "begin": 60.0, "suspend": 900.0, "delete": 1800.0, "resume": 900.0, "create": 1800.0}
 VARIABLES = ("NOVA_IDLE_ENTER_STANDBY_ENABLE", "NOVA_IDLE_ENTER_STANDBY_SECS", "NOVA_DELETE_CLUSTER_IN_STANDBY",
              "NOVA_CREATE_CLUSTER_IF_NEEDED", "NOVA_MAX_CREATED_CLUSTERS", "NOVA_WAKE_TIMEOUT_SECS")
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no", "")
-SETTLE = 10.0  # seconds for which a group must be unplaced, and in which groups choose a new copy before a further one
-_NAME_LIMIT = 54  # characters of the name of a cluster that a copy's name begins with
+SETTLE = 10.0  # seconds for which a group waits before a cluster is copied for it, and between two copies
+_NAME_LIMIT = 54  # the name of a copy begins with so many characters of the name of the copied cluster
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of standby. ``wake_seconds``: from the decision to wake a cluster until its agent must be back."""
+    """Settings of standby. ``wake_seconds``: time from the decision to wake a cluster until its agent must be back."""
 
     enabled: bool = False
     idle_seconds: float = 3600.0
@@ -41,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Settings":
-        """Return the settings of environment variables. Raises Invalid that names the variable."""
+        """Return the settings in environment variables. Raises Invalid, which names the variable."""
         enable, idle, delete, create, most, wake = VARIABLES
         settings = cls(enabled=_flag(environment, enable), idle_seconds=_number(environment, idle, 3600),
                        delete=_flag(environment, delete), create=_flag(environment, create),
@@ -52,9 +52,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The stored phase of a cluster that is not active. ``since``: wall clock time of its begin. ``deleted``: the
-    provider's cluster does not exist, or is being deleted: waking creates it. ``template``: the cluster that a new one
-    copies. ``epoch``: of the agent's Lease when the phase began. ``problem``: of the last failed call."""
+    """The stored phase of a cluster that is not active. ``since``: wall clock time of its start. ``deleted``: True if
+    waking must create the provider's cluster, which is deleted or is being deleted. ``template``: the cluster of which
+    this one is a copy. ``epoch``: of the agent's Lease when the phase began. ``problem``: of the last failed call."""
 
     phase: Phase
     since: str
@@ -84,21 +84,21 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """An action on a cluster. ``begin``: make sure that nothing uses it, store its nodes and enter Suspending;
-    ``enter``: only store ``phase``; others are calls of the provider."""
+    """An action on a cluster. ``begin``: make sure that no workload uses it, store its nodes and enter Suspending;
+    ``enter``: only store ``phase``; the other actions are calls of the provider."""
 
     action: Action
     phase: Phase
 
     def deadline(self, elapsed: float, settings: Settings) -> float:
-        """Return the seconds after which the step counts as failed: a call that wakes a cluster, at the latest when the
-        agent must be back. ``elapsed``: seconds in the present phase."""
+        """Return the seconds after which the step counts as failed. A call that wakes a cluster fails at the latest
+        when the agent must be back. ``elapsed``: seconds in the present phase."""
         left = settings.wake_seconds - elapsed if self.action in ("resume", "create") else _DEADLINES[self.action]
         return min(max(left, 1.0), _DEADLINES[self.action])
 
 
 def next_step(state: State, settings: Settings) -> Step | None:
-    """Return what to do with a cluster now, or None. ``phase`` of a call: the phase after its success."""
+    """Return the next step of a cluster, or None. The ``phase`` of a call is the phase after its success."""
     if state.calling or state.draining:
         return None
     idle = -1.0 if state.wanted or state.idle is None else state.idle
@@ -133,19 +133,19 @@ def next_step(state: State, settings: Settings) -> Step | None:
 
 
 def may_copy(copies: Sequence[tuple[Phase, float]], settings: Settings) -> bool:
-    """Return True if a further copy of a cluster may be made. ``copies``: phase and seconds in it of present copies.
-    While a copy is being made, groups may still choose it."""
+    """Return True if a further copy of a cluster may be made. ``copies``: phase of each present copy, and its seconds
+    in this phase. No copy is made while groups may still choose another one that is being made."""
     making = any(phase == "Waking" or (phase == "Suspended" and elapsed < SETTLE) for phase, elapsed in copies)
     return settings.create and not making and len(copies) < settings.most_created
 
 
 def clone(group: Group, policy: Policy, clusters: Mapping[str, Cluster],
           empty: Mapping[str, tuple[Node, ...]]) -> tuple[str, str] | None:
-    """Return the cluster to copy and the name of the copy for a group that no cluster takes, or None. The copy
+    """Return the cluster to copy and the name of the copy for a group that fits into no cluster, or None. The copy
     satisfies the policy, and has room for the group.
 
-    ``empty``: the nodes of accessible clusters that a provider can copy, without pods. No copy is made if an accessible
-    cluster that the policy selects is autoscaled, or for spread objects: their shares adapt to the clusters.
+    ``empty``: the nodes of accessible clusters that a provider can copy, as if no pod ran on them. No copy is made if
+    an accessible cluster that the policy selects is autoscaled, nor for spread objects, whose shares adapt to clusters.
     """
     accessible = [cluster for cluster in clusters.values() if cluster.ready and not cluster.draining]
     if policy.spread is not None or any(cluster.autoscaled and selects_cluster(policy, cluster.labels)

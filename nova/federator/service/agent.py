@@ -1,4 +1,4 @@
-"""The agent process: joins the control plane, then carries out schedules while it holds the heartbeat."""
+"""The agent process: joins the control plane, then carries out schedules while it holds the Lease of its cluster."""
 
 import asyncio
 import contextlib
@@ -20,14 +20,14 @@ from nova.federator.service.metrics import agent_metrics, serve_metrics
 
 LOG = logging.getLogger(__name__)
 _RETRY = 10.0  # seconds after which a failed registration or renewal is repeated
-_REFRESH = 60.0  # seconds between two checks of the authorities that the control plane publishes
+_REFRESH = 60.0  # seconds between two checks for new certificate authorities that the control plane publishes
 
 
 async def run_agent(bootstrap: Callable[[], Kubeconfig], member_config: Callable[[], Kubeconfig], cluster: str,
                     namespace: str, metrics_address: str = "") -> None:
     """Run the agent of a cluster until cancelled. ``bootstrap``, ``member_config``: return the present credentials for
-    the control plane and the cluster; raise Invalid. ``metrics_address``: host:port, or empty for none. Fenced
-    workloads are guarded from the start, also while the control plane cannot be reached or has no credentials."""
+    the control plane and the cluster; raise Invalid. ``metrics_address``: host:port, or empty to serve no metrics.
+    Workloads are fenced from the start, also while the control plane is unreachable or the agent has not joined."""
     identity = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
     async with Api(member_config(), agent="nova-agent", reload=member_config) as member, \
             Api(Kubeconfig(server=""), agent="nova-agent") as nova:
@@ -56,8 +56,8 @@ async def run_agent(bootstrap: Callable[[], Kubeconfig], member_config: Callable
 
 
 async def _join(credentials: Credentials, nova: Api) -> Kubeconfig:
-    """Return accepted credentials, which the client uses from now on. Repeated until it succeeds."""
-    pause = 1.0  # the rights of a new cluster may arrive a moment after its objects
+    """Return credentials that the control plane accepts, and use them in the client ``nova``. Retries until then."""
+    pause = 1.0  # seconds; short at first: the rights of a new cluster may take effect a moment after its creation
     while True:
         try:
             return await _log_in(credentials, nova)
@@ -68,8 +68,8 @@ async def _join(credentials: Credentials, nova: Api) -> Kubeconfig:
 
 
 async def _log_in(credentials: Credentials, nova: Api) -> Kubeconfig:
-    """Return credentials that the client uses from now on: the stored ones, or new ones if the control plane does not
-    accept these. Raises ReportedError."""
+    """Return the stored credentials, or new ones if the control plane refuses these, and use them in the client
+    ``nova``. Raises ReportedError."""
     config = await credentials.obtain()
     await nova.use(config)
     if await _rejected(nova, credentials.cluster):
@@ -81,7 +81,7 @@ async def _log_in(credentials: Credentials, nova: Api) -> Kubeconfig:
 
 
 async def _rejected(nova: Api, cluster: str) -> bool:
-    """Return True if the control plane answers that it does not accept the credentials."""
+    """Return True if the control plane responds that it refuses the credentials."""
     try:
         await nova.get(f"/apis/coordination.k8s.io/v1/namespaces/{cluster_namespace(cluster)}/leases/{HEARTBEAT}")
     except ApiError as error:
@@ -90,8 +90,8 @@ async def _rejected(nova: Api, cluster: str) -> bool:
 
 
 async def _renew(credentials: Credentials, config: Kubeconfig, nova: Api) -> None:
-    """Renew the certificate whenever it is due or the control plane changes its authorities. If the control plane
-    cannot be used with it, log in again: users may have replaced the bootstrap credentials."""
+    """Renew the certificate whenever it is due or the control plane changes its authorities. If this fails and the
+    control plane refuses the certificate, or users have replaced the bootstrap credentials, log in again."""
     while True:
         await asyncio.sleep(min(remaining(config.certificate), _REFRESH))
         try:
@@ -107,7 +107,7 @@ async def _renew(credentials: Credentials, config: Kubeconfig, nova: Api) -> Non
                 continue
             try:
                 config = await _log_in(credentials, nova)
-                LOG.info("Cluster %s: the agent uses other credentials", credentials.cluster)
+                LOG.info("Cluster %s: the agent logged in to the federation control plane again", credentials.cluster)
             except ReportedError as problem:
                 LOG.error("Cluster %s: the agent cannot log in to the federation control plane, retrying. If its"
                           " certificate has expired, replace the bootstrap Secret, for example with a token of 'novactl"

@@ -26,7 +26,7 @@ _Time = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class _Alert(msgspec.Struct, frozen=True):
-    """An alert of a request. ``startsAt`` distinguishes it from an earlier one with the same labels."""
+    """An alert of a request. ``startsAt`` distinguishes it from an earlier alert with the same labels."""
 
     labels: Annotated[dict[str, str], msgspec.Meta(min_length=1, max_length=1000)]
     status: Literal["firing", "resolved"] = "firing"
@@ -35,7 +35,7 @@ class _Alert(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Return the name of its object: Alertmanager repeats an alert, which must not start plans again."""
+        """Return the name of the ReceivedAlert: equal for repetitions of an alert, which must not start plans again."""
         content = msgspec.json.encode((self.labels, self.startsAt), order="sorted")
         readable = re.sub(r"[^a-z0-9]+", "-", self.labels.get("alertname", "").lower())[:40].strip("-")
         return f"{readable or 'alert'}-{hashlib.sha256(content).hexdigest()[:16]}"
@@ -51,7 +51,7 @@ _DECODER = msgspec.json.Decoder(_Notification)
 class AlertReceiver:
     """An HTTP server with the path /alerts. ``token_file``: read for each request, so that it can be replaced.
 
-    Responses: 200 if all alerts are stored; 400, 401 or 413 for a request that must not be repeated; 503 if it must.
+    Responses: 200 if all alerts are stored; 400, 401 or 413 if the client must not repeat the request; 503 if it must.
     """
 
     def __init__(self, api: Api, address: str, token_file: pathlib.Path | None, certificate: pathlib.Path | None = None,
@@ -80,7 +80,7 @@ class AlertReceiver:
     def _reload(self) -> None:
         """Use the present files of the certificate for new connections."""
         if self.tls and self.certificate:
-            try:  # files that do not fit must not change the context in use
+            try:  # a certificate and a key that do not match must not change the context in use
                 for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.tls):
                     context.load_cert_chain(self.certificate, self.key)
             except OSError as error:
@@ -131,7 +131,7 @@ class AlertReceiver:
                     resolved = {"metadata": {"annotations": {RESOLVED: times.now()}}}
                     await self.api.patch(f"{ALERTS}/{alert.name}", resolved)
             except ApiError as error:
-                if error.status in (400, 422):  # must not prevent the others
+                if error.status in (400, 422):  # an invalid alert must not prevent that other alerts are stored
                     refused = error
                 elif not (error.missing and alert.status == "resolved"):
                     raise

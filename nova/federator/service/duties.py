@@ -1,7 +1,7 @@
 """Duties of the scheduler, which its replicas share by Leases: each duty is performed by the holder of its Lease.
 
-All replicas follow the same watches, and each takes the duties whose Leases are free. A replica without duties asks one
-that has several for one of them, by an annotation on its Lease; the holder stops this duty and hands the Lease over.
+All replicas follow the same watches, and each takes the duties whose Leases are free. A replica without duties requests
+one from a replica with several, by an annotation on its Lease; the holder stops this duty and hands the Lease over.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from nova.federator.clusters.lease import now
 from nova.federator.kube.client import Api, ApiError, Object, hedged
 
 LOG = logging.getLogger(__name__)
-PLACEMENT = "nova-scheduler"  # The name is the one of earlier releases, whose holder performs all duties.
+PLACEMENT = "nova-scheduler"  # also the only Lease of earlier releases, whose holder performs all duties
 STATUSES = "nova-scheduler-statuses"
 _DURATION = 15.0  # seconds without a change after which other replicas take a Lease
 _RENEW = 4.0  # seconds between two renewals of a Lease
@@ -27,15 +27,16 @@ _CHECK = 2.0  # seconds between two checks of the Leases
 _GIVE_UP = 10.0  # seconds without a successful renewal after which a holder stops its duty
 _HEDGE = 1.0  # seconds without a response after which a request is sent again
 _RELEASED = 1  # leaseDurationSeconds of a Lease whose holder has stopped its duty
-_TRANSITIONS = 2**31 - 1
+_TRANSITIONS = 2**31 - 1  # largest value of leaseTransitions
 
 
 class Lost(Exception):
-    """Raised when another replica may perform a duty that this one has not given up."""
+    """Raised when another replica may perform a duty that this replica has not stopped: the process must end."""
 
 
 class _Lease(msgspec.Struct, frozen=True):
-    """A Lease as it is stored. ``released``: its previous holder has stopped the duty, for ``holder`` or for all."""
+    """A stored Lease. ``released``: True if the previous holder has stopped the duty, so that ``holder`` may take the
+    Lease, or any replica if ``holder`` is empty."""
 
     version: str
     holder: str
@@ -48,27 +49,27 @@ class _Lease(msgspec.Struct, frozen=True):
 
 class Duties:
     """The duties of a replica. ``duties``: name of a Lease -> function that performs the duty until cancelled. The
-    first duty is never handed over. ``identity``: differs from the one of every other process, also of an earlier one.
+    first duty is never handed over. ``identity``: a unique name of this process; it changes with every restart.
 
-    A replica takes a Lease that its holder has released, or that did not change for its duration while this process
-    observed it, by the clock since boot, which includes suspended time. A Lease that was deleted or whose holder was
-    changed by hand is not free: its holder may not have noticed yet."""
+    A replica takes a Lease that its holder has released, or that this process has observed for _DURATION without a
+    change, by the clock since boot, which includes suspended time. A Lease that was deleted, or whose holder a user
+    has changed, is not free: its holder may not have noticed yet."""
 
     def __init__(self, api: Api, namespace: str, identity: str,
                  duties: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
         self.api, self.identity, self.duties = api, identity, duties
         self._transferable = tuple(duties)[1:]
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        self._seen: dict[str, tuple[tuple[str, str] | None, float]] = {}  # Lease -> state, when it was first observed
-        self._observed = False  # any of the Leases was observed: the control plane is not new
+        self._seen: dict[str, tuple[tuple[str, str] | None, float]] = {}  # Lease -> state, time of its 1st observation
+        self._observed = False  # True if any of the Leases was observed: the control plane is not new
         self._written: dict[str, str] = {}  # Lease -> renewTime of the last attempt to write it for this replica
-        self._renewed: dict[str, float] = {}  # duty that is performed here -> begin of the last successful renewal
+        self._renewed: dict[str, float] = {}  # duty that is performed here -> start of the last successful renewal
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of the duties that are performed here, or being stopped
         self._failures = 0
 
     def validity(self, duty: str) -> float:
-        """Return the seconds for which no other replica can take a duty, 0 if it is not performed here. Clients must
-        not write for the duty afterwards: the process may have been suspended."""
+        """Return the seconds for which no other replica can take a duty; 0 if this replica does not perform it. A
+        client must not write for the duty after this time: the process may have been suspended."""
         return max(0.0, self._renewed.get(duty, float("-inf")) + _GIVE_UP - now())
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
@@ -79,7 +80,7 @@ class Duties:
             await asyncio.sleep(max(0.0, min(_CHECK + begun - now(), self._shortest())))
 
     async def release(self) -> None:
-        """Let other replicas perform the duties of this one, whose tasks have ended, at once."""
+        """Release the Leases of this replica, whose tasks have ended, so that others can take them immediately."""
         with contextlib.suppress(ApiError, TimeoutError):
             async with asyncio.timeout(_RENEW):
                 for duty, lease in (await self._read()).items():
@@ -95,7 +96,7 @@ class Duties:
             # The holder of a duty waits for a slow API server as long as the duty may be performed.
             async with asyncio.timeout(self._shortest() if self._renewed else _RENEW):
                 leases = await self._read()
-                # A slow or failing write for a duty must not delay the others.
+                # A slow or failing write of a Lease must not delay the other Leases.
                 results = await asyncio.gather(*(self._attend(duty, leases.get(duty), tasks) for duty in self.duties),
                                                return_exceptions=True)
                 if errors := [result for result in results if result is not None]:
@@ -106,7 +107,7 @@ class Duties:
             self._failures += 1
             LOG.log(logging.WARNING if self._failures == 3 else logging.DEBUG,
                     "Cannot read or renew the Leases of the scheduler, retrying in %.0f s: %s", _CHECK,
-                    str(error) or "no response in time")
+                    str(error) or "timed out")
         for duty in self._renewed:
             if not self.validity(duty):
                 raise Lost(f"the Lease {duty} was not renewed for {_GIVE_UP:.0f} s")
@@ -120,14 +121,15 @@ class Duties:
             raise ApiError(f"{self._collection} contains an unreadable Lease: {error!r}", 502) from None
         self._observed |= bool(leases)
         for duty in self.duties:
-            # Annotations and other metadata do not count: they are not changed by a holder only.
+            # Changes of annotations and other metadata are ignored: not only the holder makes them.
             state = (leases[duty].holder, leases[duty].renewed) if duty in leases else None
             if duty not in self._seen or self._seen[duty][0] != state:
                 self._seen[duty] = state, now()
         return leases
 
     async def _attend(self, duty: str, lease: _Lease | None, tasks: asyncio.TaskGroup) -> None:
-        """Renew, take or hand over a Lease. Raises ApiError, and Lost if another replica holds a duty of this one."""
+        """Renew, take or hand over a Lease. Raises ApiError, and Lost if the Lease of a running task of this replica
+        has another holder."""
         if duty not in self._tasks:
             if self._free(duty, lease) and await self._write(duty, lease, self.identity):
                 LOG.info("This scheduler holds the Lease %s", duty)
@@ -148,11 +150,11 @@ class Duties:
             return not self._observed
         if lease.released:
             return lease.holder in ("", self.identity)
-        # True for a write of this replica whose response did not arrive, and for a duty that was not handed over.
+        # True if this replica wrote the Lease, but the response was lost or the duty could not be handed over.
         return lease.holder == self.identity and lease.renewed == self._written.get(duty)
 
     async def _hand_over(self, duty: str, lease: _Lease | None) -> None:
-        """Stop a duty, then give its Lease to the replica that wants it. Continues an interrupted call."""
+        """Stop a duty, then release its Lease to the replica that requested it. Continues an interrupted call."""
         self._renewed.pop(duty, None)
         self._tasks[duty].cancel()
         await asyncio.wait([self._tasks[duty]])
@@ -161,7 +163,7 @@ class Duties:
             LOG.info("Released Lease %s to another replica: %s", duty, lease.wanted_by or "any replica")
 
     async def _ask(self, leases: Mapping[str, _Lease]) -> None:
-        """Ask a replica that has at least two duties more than this one for a duty."""
+        """Request a duty from a replica that has at least two duties more than this one."""
         owners = {duty: lease.wanted_by or lease.holder for duty, lease in leases.items()}
         counts = Counter(owners.values())
         for duty in self._transferable:
@@ -172,8 +174,8 @@ class Duties:
                 return
 
     async def _write(self, duty: str, lease: _Lease | None, holder: str) -> bool:
-        """Set the holder of a Lease: this replica, or another one for which it is released (empty: for all). Return
-        False if another client has changed the Lease."""
+        """Write a Lease. ``holder``: this replica, to take or renew the Lease; another replica, to release the Lease to
+        it; or empty, to release the Lease to any replica. Return False if another client has changed the Lease."""
         started, stamp, own = now(), times.now_exactly(), holder == self.identity
         body: dict[str, Any] = {
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": duty}, "spec": {
@@ -200,8 +202,8 @@ class Duties:
         return True
 
     async def _replace(self, duty: str, body: Object) -> None:
-        """Replace a Lease, unless an earlier attempt with the same body did so and has no response yet. Raises
-        ApiError."""
+        """Replace a Lease. A conflict is no error if an earlier attempt, whose response is missing, has written this
+        body. Raises ApiError."""
         path = f"{self._collection}/{duty}"
         try:
             await self.api.replace(path, body)

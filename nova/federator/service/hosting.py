@@ -1,4 +1,4 @@
-"""The scheduler's part in the hosting cluster: events for which installations wait, and the kubeconfig of agents."""
+"""Support of installations: events in the hosting cluster, for which they wait, and the kubeconfig of new agents."""
 
 import asyncio
 import base64
@@ -15,19 +15,19 @@ LOG = logging.getLogger(__name__)
 _INIT = "nova-cluster-init-kubeconfig"
 _RETRY = 2.0  # seconds between two tries
 _EVENT_INTERVAL = 1200.0  # seconds after which events are written again: API servers delete them after an hour
-_TOKEN_HOURS = 168  # validity of the token of the kubeconfig for agents; it is replaced at half of it
+_TOKEN_HOURS = 168  # validity of the token in the kubeconfig for agents; half of it later, the token is replaced
 
 
 class Hosting:
-    """Writes to the hosting cluster. ``namespace``: of the control plane there."""
+    """Writes events to the hosting cluster. ``namespace``: namespace of the control plane in the hosting cluster."""
 
     def __init__(self, hosting: Api, nova: Api, namespace: str) -> None:
         self.hosting, self.nova, self.namespace = hosting, nova, namespace
         self._events: dict[str, str] = {}
 
     async def report(self, reason: str, message: str) -> None:
-        """Write an event whose name is its reason, so that ``kubectl wait event/REASON`` finds it. Repeated until it
-        succeeds, and then by :meth:`run`."""
+        """Write an event whose name is its reason, so that ``kubectl wait event/REASON`` finds it. Retries until this
+        succeeds; :meth:`run` then writes the event periodically."""
         while True:
             try:
                 await self._write(reason, message)
@@ -38,7 +38,7 @@ class Hosting:
                 await asyncio.sleep(_RETRY)
 
     async def run(self, prepared: asyncio.Event) -> None:
-        """Report that the control plane is ready once it is ``prepared``, and keep events alive until cancelled."""
+        """Report that the control plane is ready once ``prepared`` is set, and keep events alive until cancelled."""
         await prepared.wait()
         await self.report("NovaControlPlaneReady", "The Nova control plane is ready.")
         while True:
@@ -60,12 +60,12 @@ class Hosting:
         service = await self.hosting.get(f"/api/v1/namespaces/{self.namespace}/services/apiserver")
         if address := address_of(service):
             return address.url
-        raise ApiError(f"Service {self.namespace}/apiserver has no address of a load balancer.")
+        raise ApiError(f"Service {self.namespace}/apiserver has no load balancer address yet.")
 
 
 async def keep_init_kubeconfig(nova: Api, hosting: Hosting | None, attempted: asyncio.Event) -> None:
-    """Keep the Secret elotl/nova-cluster-init-kubeconfig, with which agents of new clusters join, until cancelled. Its
-    token is replaced before it expires. ``attempted`` is set after the first attempt to write it."""
+    """Keep the Secret elotl/nova-cluster-init-kubeconfig, with which agents of new clusters join, until cancelled. The
+    token in it is replaced before it expires. ``attempted``: set after the first attempt to write the Secret."""
     due = 0.0
     while True:
         try:

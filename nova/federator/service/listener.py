@@ -1,4 +1,4 @@
-"""HTTP servers of a process whose other work must not suffer from clients that send slowly, much or malformed data."""
+"""HTTP servers with limits, so that clients that send slow, large or malformed requests do not disturb the process."""
 
 import asyncio
 import contextlib
@@ -10,15 +10,15 @@ from aiohttp import web
 
 from nova.common.errors import Invalid, os_error_text
 
-_CONNECTIONS = 32  # at the same time; others are closed at once, so that file descriptors remain for the API server
-_LIFETIME = 60.0  # seconds of a connection, with its handshake and its request
-_PAUSE = 0.2  # seconds after its end in which a connection counts: limits the rate of requests
+_CONNECTIONS = 32  # open connections of a server; further ones are closed, to keep file descriptors for the API server
+_LIFETIME = 60.0  # longest time of a connection with its handshake and its request, in seconds; then it is closed
+_PAUSE = 0.2  # seconds for which a closed connection still counts in _CONNECTIONS, to limit the rate of requests
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def split_address(address: str, option: str) -> tuple[str | None, int]:
-    """Return host (None: all) and port of the value of an option. Raises Invalid."""
+    """Return the host (None: all addresses) and the port in the value of an option. Raises Invalid."""
     try:
         parts = urlsplit(f"//{address}")
         if parts.port and parts.netloc == address:
@@ -57,15 +57,15 @@ class _Connection(asyncio.Protocol):
     def _expire(self) -> None:
         if isinstance(self.transport, asyncio.Transport):
             self.transport.abort()
-        else:  # the handshake has failed, or fails after its own time
+        else:  # the TLS handshake has failed, or fails at its own timeout
             self.connections.discard(self)
 
 
 @contextlib.asynccontextmanager
 async def serve(address: str, option: str, routes: list[web.RouteDef], tls: ssl.SSLContext | None = None,
                 body: int = 1 << 16) -> AsyncIterator[None]:
-    """Serve ``routes`` at host:port, one request per connection. ``body``: bytes of a request. Raises Invalid, which
-    names the ``option``, if the address cannot be used."""
+    """Serve ``routes`` at host:port, one request per connection. ``body``: largest request, in bytes. Raises Invalid,
+    which names the ``option``, if the address cannot be used."""
     host, port = split_address(address, option)
     application = web.Application(client_max_size=body, middlewares=[_close])
     application.add_routes(routes)

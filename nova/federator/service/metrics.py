@@ -1,4 +1,4 @@
-"""Metrics of the scheduler and of agents, read when Prometheus requests them."""
+"""Metrics of the scheduler and of agents, computed when Prometheus requests them."""
 
 import contextlib
 import logging
@@ -20,7 +20,7 @@ from nova.federator.service.duties import PLACEMENT, STATUSES, Duties
 from nova.federator.service.listener import serve
 
 LOG = logging.getLogger(__name__)
-_CACHED = 1.0  # seconds for which metrics are sent again without being computed
+_CACHED = 1.0  # seconds for which computed metrics are sent again
 _STATES = ("Ready", "Unreachable", "Suspending", "Suspended", "Waking", "Failed")
 
 
@@ -36,7 +36,7 @@ class _Metrics(Collector):
 
 @contextlib.asynccontextmanager
 async def serve_metrics(address: str, metrics: Callable[[], Iterator[Metric]]) -> AsyncIterator[None]:
-    """Serve metrics over HTTP at host:port, nowhere if it is empty. Raises Invalid if the address cannot be used."""
+    """Serve metrics over HTTP. ``address``: host:port, or empty to serve none. Raises Invalid if it cannot be used."""
     if not address:
         yield
         return

@@ -25,16 +25,16 @@ from nova.federator.service.hosting import Hosting, keep_init_kubeconfig
 from nova.federator.service.metrics import scheduler_metrics, serve_metrics
 
 LOG = logging.getLogger(__name__)
-_SYNC_TIMEOUT = 120.0  # seconds for the first lists
+_SYNC_TIMEOUT = 120.0  # seconds without a new page of the first lists after which the process ends
 _WAIT = 1.0  # seconds between two checks of a control plane that is not ready
 _REQUIRED = {CLUSTER_GROUP: {"Cluster"}, POLICY_GROUP: {"SchedulePolicy", "ScheduleGroup"},
              SCHEDULE_GROUP: {"Schedule", "ClusterReport"}}
 
 
 class Scheduler:
-    """A scheduler process. ``authority``: see Joining; None if it signs no certificates. ``hosting``: None if the
-    control plane runs in no cluster. ``environment``: variables with the settings of standby. ``alerts``: None if it
-    receives no alerts. ``metrics_address``: host:port, or empty for none. Raises Invalid for invalid settings."""
+    """A scheduler process. ``authority``: see Joining; None to sign no certificates. ``hosting``: None if the control
+    plane runs in no cluster. ``environment``: variables with the settings of standby. ``alerts``: None to receive no
+    alerts. ``metrics_address``: host:port, or empty to serve no metrics. Raises Invalid for invalid settings."""
 
     def __init__(self, api: Api, authority: Callable[[], Authority] | None, hosting: Hosting | None = None,
                  identity: str = "", environment: Mapping[str, str] | None = None,
@@ -52,8 +52,8 @@ class Scheduler:
         self.recovery = Recovery(self.placing, self.federation.recorder)
 
     async def run(self) -> None:
-        """Follow the control plane, and perform the duties whose Leases this process holds. Ends with Lost when another
-        process has taken one of them."""
+        """Follow the control plane, and perform the duties whose Leases this process holds. Raises Lost when another
+        process has taken one of these Leases."""
         async with serve_metrics(self.metrics_address, lambda: scheduler_metrics(
                 self.federation, self.duties, self.standby, self.recovery)):
             await self._wait_for_control_plane()
@@ -68,8 +68,8 @@ class Scheduler:
                 for informer in informers.values():
                     tasks.create_task(informer.run())
                 await wait_synced(informers, _SYNC_TIMEOUT)
-                gc.collect()
-                gc.freeze()  # the listed objects are not examined by collections; garbage would be kept
+                gc.collect()  # first: freeze would keep garbage
+                gc.freeze()  # later collections do not examine the listed objects
                 tasks.create_task(self.federation.run_custom())
                 tasks.create_task(self.federation.clusters.watch_leases())
                 tasks.create_task(self.duties.run(tasks))
@@ -93,7 +93,7 @@ class Scheduler:
                 tasks.create_task(self.hosting.run(prepared))
 
     async def _merge(self) -> None:
-        """Write what users see of the copies in the clusters, until cancelled."""
+        """Write the statuses of users' objects and the objects of backpropagation, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for part in (self.federation.statuses, self.federation.backpropagation,
                          self.federation.backpropagation.recorder):

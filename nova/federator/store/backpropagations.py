@@ -1,4 +1,4 @@
-"""Backpropagations: the ReplicaSets and Pods that an object owns in a cluster, from its agent to the scheduler."""
+"""Backpropagations: reports of agents to the scheduler on the ReplicaSets and Pods that an object owns in a cluster."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -12,17 +12,17 @@ from nova.federator.store import schedules
 
 API_VERSION = f"{SCHEDULE_GROUP}/{VERSION}"
 BACKPROPAGATIONS = f"/apis/{API_VERSION}/backpropagations"
-LIMIT = 500  # ReplicaSets and Pods of an object and a cluster that are shown
+LIMIT = 500  # maximum number of ReplicaSets and Pods that are shown per object and cluster
 
-_CONTENT = 8 << 20  # bytes of all objects of a report, uncompressed
+_CONTENT = 8 << 20  # maximum size of all objects of a report, in bytes before compression
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 _Labels = Annotated[dict[str, str], msgspec.Meta(max_length=1000)]
 
 
 class Owned(msgspec.Struct, frozen=True):
-    """A ReplicaSet or Pod. ``uid``: in the cluster. ``parent``: uid of the ReplicaSet that owns it, or empty if the
-    object of the schedule does. ``node``: on which a Pod runs."""
+    """A ReplicaSet or Pod. ``uid``: its uid in the cluster. ``parent``: uid of the ReplicaSet that owns it, or empty if
+    the copy of the user's object owns it. ``node``: the node of a Pod."""
 
     kind: Annotated[str, msgspec.Meta(pattern="^(ReplicaSet|Pod)$")]
     uid: _Name
@@ -35,8 +35,8 @@ class Owned(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """The report of an agent on one object. ``uid``: of the user's object. ``omitted``: number of objects beyond
-    LIMIT."""
+    """The report of an agent on one object. ``uid``: uid of the user's object. ``omitted``: number of objects that the
+    report leaves out."""
 
     cluster_namespace: str
     schedule: str
@@ -61,12 +61,12 @@ def path_of(namespace: str, name: str = "") -> str:
 
 
 def name_of(ref: Ref) -> str:
-    """Return the name of the report on an object, of which each cluster has one."""
+    """Return the name of the reports on an object, which is the same in the namespaces of all clusters."""
     return schedules.name_of(ref.key)
 
 
 def pack(owned: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
-    """Return packed objects, and how many of them are omitted because of LIMIT or of their size."""
+    """Return packed objects, and the number of objects that are omitted because of LIMIT or the size of the report."""
     included = list(owned[:LIMIT])
     while len(content := schedules.pack(included)) > schedules.PART_LIMIT or (
             len(msgspec.json.encode(included)) > _CONTENT):
@@ -93,14 +93,14 @@ class _Spec(msgspec.Struct):
 
 
 def decode(obj: Mapping[str, Any]) -> Published:
-    """Return a stored report. Raises Invalid if its name is not that of its object: an agent is less trusted."""
+    """Return a stored report. Raises Invalid if its name does not belong to its object: agents are less trusted."""
     metadata = obj["metadata"]
     try:
         spec = msgspec.convert(obj.get("spec"), _Spec)
     except msgspec.ValidationError as error:
         raise Invalid(f"spec: {error}") from None
     if metadata["name"] != name_of(spec.object):
-        raise Invalid("spec.object: not the object of the name.")
+        raise Invalid("spec.object: does not match metadata.name.")
     if len(spec.content) > schedules.PART_LIMIT:
         raise Invalid(f"spec.content: more than {schedules.PART_LIMIT} characters.")
     return Published(metadata["namespace"], spec.schedule, spec.object, spec.uid, spec.omitted, spec.content)

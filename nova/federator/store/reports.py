@@ -10,9 +10,9 @@ from nova.federator.api.names import REPORT, SCHEDULE_GROUP, VERSION
 
 API_VERSION = f"{SCHEDULE_GROUP}/{VERSION}"
 REPORTS = f"/apis/{API_VERSION}/clusterreports"
-_NODES = 10_000
+_NODES = 10_000  # maximum number of nodes of a report
 _Size = Annotated[int, msgspec.Meta(ge=0)]
-_TEXT = 253  # characters of a name or version
+_TEXT = 253  # maximum length of a version, in characters
 
 
 class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -39,9 +39,9 @@ class _NodeGroup(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ClusterReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A report. ``sequence``: increases with each report of an epoch. ``applied``: the generation of each schedule, by
-    name, whose pods the figures of the nodes include. ``kinds``: "Kind.group" that the cluster serves. ``unscheduled``:
-    names of schedules that do not exist, but have copies: the control plane was restored from an older backup."""
+    """A report. ``sequence``: increases with each report of an epoch. ``applied``: name of a schedule -> generation
+    whose pods the figures of the nodes include. ``kinds``: "Kind.group" that the cluster serves. ``unscheduled``: names
+    of schedules that do not exist, but have copies: the control plane was restored from an older backup."""
 
     epoch: int = 0
     sequence: int = 0
@@ -63,7 +63,7 @@ def path_of(namespace: str, name: str = REPORT) -> str:
 
 
 def render(namespace: str, report: ClusterReport, name: str = REPORT) -> dict[str, Any]:
-    """Return the object that the agent stores; the scheduler stores a copy under another name before standby."""
+    """Return the object that the agent stores. Before standby, the scheduler stores a copy under another name."""
     return {"apiVersion": API_VERSION, "kind": "ClusterReport", "metadata": {"name": name, "namespace": namespace},
             "report": msgspec.to_builtins(report)}
 

@@ -1,7 +1,7 @@
-"""Schedules: what a cluster shall run for a group, and what its agent reports.
+"""Schedules: the objects of a group that a cluster runs, and the reports of its agent.
 
 The scheduler owns ``spec``. The agent owns ``status`` (a subresource) and removes the finalizer after it has deleted
-the copies. A group whose manifests are large has several schedules, its parts.
+the copies. A group with large manifests has several schedules, its parts.
 """
 
 import base64
@@ -29,10 +29,10 @@ from nova.federator.api.types import Ref
 
 API_VERSION = f"{SCHEDULE_GROUP}/{VERSION}"
 SCHEDULES = f"/apis/{API_VERSION}/schedules"
-NEVER = 10**9  # seconds of silence after which workloads stop that are not fenced
+NEVER = 10**9  # seconds; value of Schedule.silence for workloads that a silent agent does not stop
 STOP_MARGIN = 30  # seconds for the agent's requests that stop workloads, and for the error of both clocks
-PART_LIMIT = 512 << 10  # bytes of compressed manifests in a schedule
-_MANIFEST_LIMIT = 64 << 20  # bytes of uncompressed manifests that are accepted
+PART_LIMIT = 512 << 10  # maximum size of the compressed manifests of a schedule, in bytes
+_MANIFEST_LIMIT = 64 << 20  # maximum size of the uncompressed manifests of a schedule, in bytes
 
 _compressor = zstandard.ZstdCompressor(level=3)
 _NO_STATUS: dict[str, Any] = {}  # shared by all reports without a status of the copy
@@ -63,8 +63,8 @@ class Observed(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The status of a schedule. ``generation``: the generation of the spec that the agent processed. ``epoch``: of the
-    agent's lease; reports of an older epoch are ignored."""
+    """The status of a schedule. ``generation``: the generation of the spec that the agent processed. ``epoch``: epoch
+    of the agent's Lease; reports with an older epoch are ignored."""
 
     generation: int = 0
     epoch: int = 0
@@ -84,7 +84,7 @@ class Schedule(msgspec.Struct, frozen=True):
     failover: str = "Never"
     fence_after: int = 60
     stop_time: int = GRACE  # seconds that pods may take to end
-    prior_silence: int = 0  # silence that earlier specs need, which the agent may still carry out
+    prior_silence: int = 0  # longest ``silence`` of earlier specs, which the agent may still carry out
     retiring: bool = False
     deleting: bool = False
     generation: int = 0
@@ -106,8 +106,9 @@ class Schedule(msgspec.Struct, frozen=True):
 
     @property
     def silence(self) -> int:
-        """Return after how many seconds without a heartbeat of the agent no workload of this schedule runs any more;
-        NEVER if workloads go on. Terms that the agent has not confirmed may not be in use: the longest ones count."""
+        """Return the seconds without a heartbeat after which no workload of this schedule runs any more; NEVER if the
+        agent does not stop them. Until the agent confirms this spec, it may carry out an earlier one: the longest time
+        counts."""
         own = self.fence_after + self.stop_time + STOP_MARGIN if self.failover == "Fenced" else NEVER
         applied = {observed.ref.key: observed.digest for observed in self.report.objects}
         confirmed = self.report.generation >= self.generation and all(
@@ -116,12 +117,12 @@ class Schedule(msgspec.Struct, frozen=True):
 
     @property
     def runs_pods(self) -> bool:
-        """Return True if pods of its objects use resources. Only such schedules are in the reports of clusters."""
+        """Return True if objects of this schedule run pods. ClusterReports contain only such schedules."""
         return any(entry.ref.kind in POD_KINDS for entry in self.entries)
 
     @property
     def consumes(self) -> bool:
-        """Return True if objects of this schedule use resources of the cluster. Jobs and Pods that ended do not."""
+        """Return True if objects of this schedule use resources of the cluster. Ended Jobs and Pods do not count."""
         ended = {observed.ref.key for observed in self.report.objects if finished(observed.ref, observed.status)}
         return any(consumes(entry.ref, entry.replicas) and entry.ref.key not in ended for entry in self.entries)
 
@@ -200,7 +201,7 @@ def render(cluster: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def render_status(schedule: Schedule, report: Report) -> dict[str, Any]:
-    """Return the body that replaces the status of a schedule, if nobody has changed the schedule since it was read."""
+    """Return the body that replaces the status of a schedule, unless the schedule was changed since it was read."""
     return {"apiVersion": API_VERSION, "kind": "Schedule", "metadata": {
         "name": schedule.name, "namespace": schedule.cluster_namespace, "uid": schedule.uid,
         "resourceVersion": schedule.version}, "status": {
@@ -237,8 +238,8 @@ def decode(obj: Mapping[str, Any], with_manifests: bool = True) -> Schedule:
 
 
 def decode_checked(obj: Mapping[str, Any]) -> Schedule:
-    """Return a stored Schedule for the scheduler, which needs no manifests of it. Raises Invalid also if its name is
-    not that of its group: agents may change schedules, but none must pass for a share of another group."""
+    """Return a stored Schedule for the scheduler, which does not need its manifests. Raises Invalid also if its name
+    does not belong to its group: an agent may change a schedule, but must not assign it to another group."""
     schedule = decode(obj, with_manifests=False)
     if schedule.name != name_of(schedule.group, schedule.part):
         raise Invalid(f"Schedule {schedule.cluster_namespace}/{schedule.name}: spec.group: must not change.")

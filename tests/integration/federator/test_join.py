@@ -292,7 +292,7 @@ def test_an_expired_certificate_is_replaced_with_new_bootstrap_credentials(signe
                        if item["metadata"]["name"] in cell.requests())
     finally:
         signer.authority = working
-    until(lambda: "the agent uses other credentials" in process.output())
+    until(lambda: "the agent logged in to the federation control plane again" in process.output())
     assert base64.b64decode(cell.secret()["data"]["tls.crt"]) != certificate
     epoch = cell.epoch()
     assert process.stop() == 0

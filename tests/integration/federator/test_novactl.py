@@ -304,7 +304,7 @@ def test_join_command_installs_an_agent(bed: Bed, members: list[Cluster], nova: 
     _output, errors = bed.novactl(*arguments, code=1, kubeconfig=path)
     assert "already has the agent of cluster edge" in errors
     _output, errors = bed.novactl("uninstall", "agent", "other", code=1, kubeconfig=path)
-    assert "is of cluster edge, not other" in errors
+    assert "belongs to cluster edge, not to other" in errors
     bed.novactl("uninstall", "agent", "edge", kubeconfig=path)
     until(lambda: "NotFound" in members[0].kubectl("get", "namespace", "elotl", check=False))
     assert "NotFound" in members[0].kubectl("get", "clusterrole", "nova-agent", check=False)

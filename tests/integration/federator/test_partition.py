@@ -218,7 +218,7 @@ def test_a_lost_renewal_is_repeated_before_the_fence_time(federation: CuttableFe
         time.sleep(4)  # the agent renews its lease at the shorter interval of this fence time by now
         reported, before = len(agent.output()), next_renewal(federation, cluster)
         federation.relays[first.name].cut()
-        until(lambda: "cannot renew the Lease" in agent.output()[reported:], interval=0.02)
+        until(lambda: "the Lease was not renewed" in agent.output()[reported:], interval=0.02)
         federation.relays[first.name].heal()
         assert (next_renewal(federation, cluster) - before).total_seconds() < 0.9 * FENCE_AFTER
         assert STOPS not in agent.output()[reported:]

@@ -269,7 +269,7 @@ def test_replicas_that_fit_nowhere_go_to_autoscaled_clusters_or_wait() -> None:
     decision = run(small, full, objects=group(item("web", 10)), plan=plan)
     assert spread_of(decision) == {"a": 5, "b": 5}
     assert decision.warnings == (
-        "Deployment web: the clusters have room for 3 of 10 replicas; the others wait there",)
+        "Deployment web: the clusters have room for 3 of 10 replicas; the other replicas wait there",)
     scaled = run(small, cluster("b", node(cpu=100), autoscaled=True), objects=group(item("web", 10)), plan=plan)
     assert (spread_of(scaled), scaled.warnings) == ({"a": 2, "b": 8}, ())
 

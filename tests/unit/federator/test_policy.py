@@ -95,7 +95,7 @@ def test_optional_fields_have_the_documented_defaults() -> None:
     (("spec", "resourceSelectors", "kinds", 0), {"kind": "X", "plural": "xs"}, "kinds[0].plural: unknown field"),
     (("spec", "resourceSelectors", "kinds", 1, "kind"), "", "kinds[1].kind: required"),
     (("spec", "orderedClusterSelector", "matchExpressions"), [], "orderedClusterSelector.matchExpressions: required"),
-    (("spec", "orderedClusterSelector", "matchExpressions", 0, "operator"), "NotIn", "only In has an order"),
+    (("spec", "orderedClusterSelector", "matchExpressions", 0, "operator"), "NotIn", "other operators have no order"),
     (("spec", "groupBy", "labelKey"), "-x", "spec.groupBy.labelKey: '-x' is not the key"),
     (("spec", "failover"), "Always", "spec.failover: 'Always' is not Fenced, AvailabilityFirst, Never"),
     (("spec", "fenceAfterSeconds"), 9, "spec.fenceAfterSeconds: not an integer from 10 to 86400"),

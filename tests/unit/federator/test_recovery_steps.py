@@ -116,7 +116,7 @@ def test_plan_is_checked_before_its_first_step_runs() -> None:
     (patch(apiVersion="v1", resource="namespaces", namespace="", name="elotl", path="metadata.labels.a"),
      "elotl' are protected"),
     (patch(apiVersion="cluster.elotl.co/v1alpha1", resource="clusters", namespace=""), "only metadata of a Cluster"),
-    (read(resource="secrets"), "Secrets are not read"),
+    (read(resource="secrets"), "Secrets cannot be read"),
     (read(key="not a key"), "outputKey|pattern"),
     (job(namespace="kube-system"), "protected"),
     (job(deadlineSeconds=0), "deadlineSeconds"),

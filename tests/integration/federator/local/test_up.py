@@ -124,7 +124,7 @@ def test_a_lost_control_plane_is_restored_from_a_backup(local: Local, tmp_path: 
     assert "× " not in local.novactl("status")
     assert [member.get("deployment", "web")["metadata"]["uid"] for member in local.members] != uids
     file.write_bytes(file.read_bytes()[:-1])
-    assert "is no complete backup" in local.novactl("restore", str(file), code=1)
+    assert "is not a complete backup" in local.novactl("restore", str(file), code=1)
     assert "× " not in local.novactl("status"), "the control plane was not stopped"
 
 

@@ -33,7 +33,7 @@ def test_a_complete_snapshot_is_accepted(tmp_path):
     b"", DATA, DATA[:-512] + hashlib.sha256(DATA).digest(), DATA + hashlib.sha256(DATA).digest()[:-1],
     DATA[:-1] + hashlib.sha256(DATA[:-1]).digest()])
 def test_a_damaged_snapshot_is_refused(tmp_path, content):
-    with pytest.raises(Invalid, match="no complete backup"):
+    with pytest.raises(Invalid, match="not a complete backup"):
         check(snapshot(tmp_path, content))
 
 
