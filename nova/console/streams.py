@@ -67,10 +67,8 @@ class BrowserStream:
         await self._send(self._websocket.send(data))
 
     async def heartbeat(self) -> None:
-        """Send an empty pong, which requires no response (RFC 6455 section 5.5.3), at intervals.
-
-        Raises EOFError, ReadTimeout.
-        """
+        """Send an empty pong, which requires no response (RFC 6455 section 5.5.3), at intervals. Raises
+        EOFError, ReadTimeout."""
         while True:
             await asyncio.sleep(HEARTBEAT_INTERVAL)
             await self._send(self._websocket.pong(b""))
@@ -113,10 +111,8 @@ class HostStream:
         await self._writer.drain()
 
     async def start_tls(self, context: ssl.SSLContext) -> None:
-        """Continue the connection in TLS. Raises OSError.
-
-        Unread plain-text bytes are discarded: a man in the middle could have sent them.
-        """
+        """Continue the connection in TLS. Unread plain-text bytes are discarded: a man in the middle could have sent
+        them. Raises OSError."""
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
         protocol = _TlsProtocol(reader, self._writer)
         try:
@@ -161,10 +157,8 @@ async def connect(host: str, port: int, networks: Networks) -> HostStream:
 
 
 async def _addresses(host: str, port: int) -> list[str]:
-    """Return the addresses of a host name or address. Raises OSError.
-
-    An address is returned without the resolver, whose few threads may all wait for names that do not resolve.
-    """
+    """Return the addresses of a host name or address. An address is returned without the resolver, whose few threads
+    may all wait for names that do not resolve. Raises OSError."""
     try:
         return [str(plain_ip.address(host))]
     except ValueError:
