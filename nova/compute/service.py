@@ -137,7 +137,7 @@ class ComputeService:
         self.machine.driver.start(self.reconciler.guest_changed)
         self.machine.volumes.start()
         bus.retry_until_available(self._register, "a conductor")
-        bus.retry_until_available(self._nodes.assign, "the nodes of this host")
+        bus.retry_until_available(self._nodes.assign, "a conductor")
         bus.retry_until_available(lambda: self.reconciler.start(ctx), "a conductor")
         self.reconciler.compare_later()
         # Resume orders before reading the message queue: resumed orders have newer attempts than those in the queue.
