@@ -99,7 +99,7 @@ class Updates:
             if self.releases.trial():
                 raise Busy(f"novad {__version__} is still on trial.")
             self._check_options()
-            progress("", f"asking {self.options.update_url}")
+            progress("", f"requesting the list of releases from {self.options.update_url}")
             release = self.latest()
             if release is None or number(release.version) == number(__version__):
                 progress("", f"novad {__version__} is the latest")
