@@ -49,7 +49,7 @@ class Job:
         # Notes of the driver about the running step; ``continues``: the driver has raised InProgress in this step.
         self.notes: dict[str, int] = {}
         self.continues = False
-        # While the hypervisor changes the guest and no thread waits: the function that continues, and its time.
+        # While the hypervisor changes the guest and no thread waits: the function to call next, and when (monotonic).
         self.parked: tuple[Callable[[], None], float] | None = None
 
     def check(self) -> None:

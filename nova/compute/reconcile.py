@@ -271,7 +271,7 @@ class UnknownGuests:
 
 class Resumption:
     """The guests of one host that must be resumed after the start of the service. A boot is detected by the boot id of
-    the kernel. The id is stored when all guests are resumed, so that a service restarted before resumes the others.
+    the kernel. The id is stored when all guests are resumed: a service that restarts earlier resumes the remaining.
     Operations start the guests, a limited number at a time, so that requests of users are not delayed."""
 
     def __init__(self, host: str, driver: Driver, guests: Guests) -> None:

@@ -200,9 +200,9 @@ class Runner:
             with self._mutex:
                 self._hanging[job.uuid] = job
         if job.future is not None and not self._pool.replace(job.future):
-            LOG.error("[instance: %s] The driver call of %s blocks a thread for operations, and no further thread is "
-                      "started instead: too many driver calls hang on this host. Check its storage and hypervisor, "
-                      "then restart nova-compute", job.uuid, job.order.action.action)
+            LOG.error("[instance: %s] The hanging driver call of %s blocks a thread, and no other thread is started "
+                      "instead: too many driver calls hang on this host. Check its storage and hypervisor, then "
+                      "restart nova-compute", job.uuid, job.order.action.action)
         self._next(orders, job)
 
     def _report_for(self, job: Job, step: str, error: Exception) -> None:
@@ -255,7 +255,7 @@ class Runner:
 
     def _after_late_return(self, job: Job) -> None:
         """Undo the effect of an abandoned driver call that returned after its compensation: run the compensation once
-        more. If a newer operation has begun, only settle the guest."""
+        more. If a newer operation has begun, only remove the guest or report its power state."""
         while self.busy(job.uuid):
             if self._stopping.wait(TICK):
                 return
@@ -380,7 +380,8 @@ class Runner:
             except exception.StaleReport as error:
                 raise Superseded("another process has taken over the operation") from error
             except (exception.ServiceUnavailable, exception.InternalError) as error:  # retried, as in _report
-                LOG.warning("[instance: %s] Waiting for a conductor to confirm %s: %s", job.uuid, job.order.step, error)
+                LOG.warning("[instance: %s] Step %s waits for confirmation by a conductor: %s", job.uuid,
+                            job.order.step, error)
             job.check()
             if self._stopping.wait(wait):
                 raise Superseded("nova-compute stops")
@@ -415,12 +416,13 @@ class Runner:
             except exception.StaleReport:
                 if report.attempt != job.order.attempt:
                     continue
-                LOG.info("[instance: %s] Ending operation %s on this host: another process has taken it over", job.uuid,
-                         job.order.action.action)
+                LOG.info("[instance: %s] The conductor ignores the result of %s: another process runs the operation",
+                         job.uuid, job.order.action.action)
                 self._after_refusal(job)
                 return
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] Cannot report the end of %s, retrying: %s", job.uuid, report.step, error)
+                LOG.warning("[instance: %s] Cannot report the end of step %s, retrying: %s", job.uuid, report.step,
+                            error)
                 if isinstance(error, exception.InternalError):
                     refusals += time.monotonic() - started > _INTERNAL_ERRORS
                 else:

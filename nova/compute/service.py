@@ -124,7 +124,7 @@ class ComputeService:
         self._taking = False
 
     def start(self) -> None:
-        """Start the service; return when orders are accepted and the host can be scheduled to."""
+        """Start the service; return when it accepts orders and schedulers can select the host."""
         self.begin()
         for thread in self.periodic:
             thread.start()
@@ -228,7 +228,7 @@ class ComputeService:
 
     # --- periodic ----------------------------------------------------------------------------------
     def report_nodes(self) -> None:
-        """Report inventories and traits if they changed. If this host took over nodes, also compare their guests."""
+        """Report inventories and traits if they changed. If this host took over nodes, also compare the guests."""
         if self._nodes.report():
             self.reconciler.compare()
 
@@ -238,7 +238,7 @@ class ComputeService:
         key_host = bus.keys_of(self._transport).host
         if key_host not in ("", self.host):
             raise exception.HostIdentityMismatch(host=self.host, reason=f"[rpc]key_file is the key of host {key_host}")
-        # A virtual host may be new although its machine is registered: their number can be increased.
+        # A virtual host may be new although its machine is registered: operators can add virtual hosts later.
         virtual, belongs_to = self.machine.driver.virtual, identity.deployment()
         service = self._heartbeat.register(
             context.admin(), self.host, BINARY, COMPUTE, SERVICE_VERSION,
@@ -312,7 +312,7 @@ class VirtualHosts:
         self.periodic += watch_gauges([(service.runner, service.machine.driver) for service in services])
 
     def start(self) -> None:
-        """Start all hosts; return when each of them accepts orders and can be scheduled to."""
+        """Start all hosts; return when each of them accepts orders and schedulers can select it."""
         beats, *others = self.periodic
         with concurrent.futures.ThreadPoolExecutor(_STARTING) as pool:
             for started, _none in enumerate(pool.map(ComputeService.begin, self.services), 1):

@@ -94,7 +94,7 @@ class NoNetwork(HostNetwork):
 
 
 class OutsidePort(NamedTuple):
-    """A port of an external service. ``server``: its device_id; ``host``: the host that it is bound to, or ""."""
+    """A port of an external service. ``server``: its device_id; ``host``: the host to which it is bound, or ""."""
 
     id: str
     server: str

@@ -68,7 +68,7 @@ class Client:
         if (scheme not in ("tcp", "tls") or ":" not in where) and (scheme != "unix" or not where.startswith("/")):
             raise Unreachable(f"{self.address} is not an address: use tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH")
         if scheme == "tcp" and not on_loopback(where.rpartition(":")[0]):
-            raise Unreachable(f"{self.address}: use tls://{where}: without TLS, novad is used only on loopback")
+            raise Unreachable(f"{self.address}: use tls://{where}: without TLS, only addresses on loopback are used")
         local = pathlib.Path(where) if scheme == "unix" else _SOCKET if self.address == DEFAULT else None
         if local is not None and (why := _unusable(local)):
             if scheme == "unix":

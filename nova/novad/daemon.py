@@ -143,7 +143,7 @@ class Daemon:
         self._done(made, progress)
 
     def remove(self, volumes: bool, secrets: bool, progress: Progress) -> None:
-        """Remove all components. Data and secrets are removed only with ``volumes`` and ``secrets``."""
+        """Remove all components; with ``volumes`` also their data, with ``secrets`` also the secrets."""
         self.participant.give_up_waiting(progress)
         with self._steering(history.REMOVE, steered=True) as peers:
             changes = self.deployer.removals()
@@ -170,7 +170,7 @@ class Daemon:
         places = [self.options.place, *(peer.place for peer in peers)]
         for name in wanted:
             if not any(place.runs(self.whole.component(name)) for place in places):
-                raise Refused(f"No node has a role of {name}: {', '.join(self.whole.component(name).roles)}.")
+                raise Refused(f"No node has one of the roles of {name}: {', '.join(self.whole.component(name).roles)}.")
         here = {name: version for name, version in wanted.items() if name in self.deployer.platform.components}
         return [] if wanted and not here else self.deployer.plan(here)
 

@@ -14,7 +14,7 @@ from nova.common.errors import Invalid
 
 T = TypeVar("T")
 
-_MOST = 1 << 20  # bytes of a file
+_MOST = 1 << 20  # maximum number of bytes of a file
 # Matches a TOML key of more than 16 parts: the time of tomllib grows with the cube of the number of parts.
 _LONG_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""", re.ASCII)
 # Maximum number of values of a YAML document, checked before values are built. An alias counts as all its values.

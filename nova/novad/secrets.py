@@ -75,7 +75,7 @@ class MaskedStream:
 
     def lines(self, lines: Sequence[tuple[int, bytes]]) -> list[str]:
         """Return the texts of lines with secrets masked. Each line is given with the number of its output stream."""
-        marks = [0] * len(lines)  # A number for each line: in its bytes, 1 stands for each byte of the line to mask.
+        marks = [0] * len(lines)  # For each line a number, of which a byte is 1 where the byte of the line is masked.
         streams = {stream for stream, _line in lines} if self._masker.forms else set()
         if len(all_streams := self._ends.keys() | streams) > 1 and len(self._ends) == 1:
             self._ends[_WHOLE] = next(iter(self._ends.values()))  # All earlier lines belong to one stream.

@@ -123,7 +123,7 @@ class _Login(grpc.ServerInterceptor):
         self._tls, self._warned = tls, False
         self._verifier = signing.Verifier(secret)
         self._refuse = _refusal("The shared secret is missing or wrong: set --secret or $NOVA_SHARED_SECRET.")
-        self._check = grpc.stream_stream_rpc_method_handler(  # Answers for novad as a whole.
+        self._check = grpc.stream_stream_rpc_method_handler(  # Reports the health of novad as a whole.
             lambda _requests, context: iter([health.Check(health_pb2.HealthCheckRequest(), context)]),
             response_serializer=health_pb2.HealthCheckResponse.SerializeToString)
 
@@ -183,7 +183,7 @@ def handler(service: str, servicer: object) -> grpc.GenericRpcHandler:
                 context.set_trailing_metadata(((ANSWERED, type(error).__name__),))
                 context.abort(code, shortened(error.message))
             except OSError as error:  # For example, a full disk.
-                LOG.exception("A request failed, its client gets the error")
+                LOG.exception("A request failed; the client receives the error")
                 context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, shortened(f"{os_error_text(error)}."))
         return grpc.unary_stream_rpc_method_handler(responses, getattr(pb, method.input_type.name).FromString,
                                                     getattr(pb, method.output_type.name).SerializeToString)

@@ -17,7 +17,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Call:
-    """A call under way. ``id`` and ``reply_queue`` travel with the request."""
+    """A call that waits for its reply. ``id`` and ``reply_queue`` are sent with the request."""
 
     def __init__(self, reply_queue: str) -> None:
         self.id = uuid.uuid4().hex

@@ -200,7 +200,7 @@ class Connection:
         self._poll = select.poll()
         self._poll.register(made.sock, select.POLLIN)
         self._number, self._buffer = made.sock.fileno(), made.transport.buffer
-        self._pending: Callable[[], int] | None = getattr(made.sock, "pending", None)  # of TLS
+        self._pending: Callable[[], int] | None = getattr(made.sock, "pending", None)  # TLS only
 
     def _blocked(self, _reason: str) -> None:
         self.blocked = True
@@ -260,7 +260,7 @@ class Connection:
             self.channel.queue_bind(queue.name, queue.exchange.name, queue.routing_key)
 
     def close(self) -> None:
-        """Close the connection with the broker's consent; without an answer within _CONNECT seconds, drop it."""
+        """Close the connection with AMQP's handshake; without an answer within _CONNECT seconds, only the socket."""
         self.amqp.until = time.monotonic() + _CONNECT
         with contextlib.suppress(*ERRORS):
             self.amqp.close()

@@ -136,14 +136,14 @@ class Driver(oslo.BaseDriver):  # type: ignore[misc]
 
 
 class RabbitDriver(Driver):
-    """``nova-rabbit://``"""
+    """The driver for transport URLs ``nova-rabbit://``."""
 
     def make_broker(self) -> Broker:
         return rabbit.RabbitBroker(self._url, self.options)
 
 
 class MemoryDriver(Driver):
-    """``nova-memory://``"""
+    """The driver for transport URLs ``nova-memory://``."""
 
     def make_broker(self) -> Broker:
         return memory.broker(str(self._url))

@@ -59,7 +59,7 @@ def ack(channel: int, tag: int, multiple: bool = False) -> bytes:
 
 def delivery_tag(payload: bytes) -> int:
     """Return the tag in the payload of a Deliver frame."""
-    return number(payload, 5 + payload[4])  # behind the consumer's name
+    return number(payload, 5 + payload[4])  # after the consumer's tag
 
 
 def number(payload: bytes, offset: int = 4) -> int:

@@ -29,7 +29,7 @@ _QUEUE_REQUEST = 5.0  # seconds that a request about a queue may take
 # message from each connection before it stops reading.
 _LAST = 1.0
 _ACKNOWLEDGED = 16  # maximum number of repeatable messages that one frame acknowledges
-_IDLE = 10.0  # maximum seconds without a message until a consumer checks heartbeats (or a quarter of their interval)
+_IDLE = 10.0  # seconds without a message until a consumer checks heartbeats (a quarter of their interval if shorter)
 _STOP = 5.0  # seconds that the thread of a stopped consumer has to end, before its connection is dropped
 _CONSUMER_ERRORS = (*ERRORS, NotPublished)
 
@@ -287,7 +287,7 @@ class RabbitBroker:
                     failures += 1
                     self._pause(failures, message, error)
                 elif not self._idle:
-                    # All connections are lost: processes reconnect at different times.
+                    # All connections are lost: wait, so that processes reconnect at different times.
                     time.sleep(max(0.0, min(self._options.reconnect_delay, message.until - time.monotonic() - _PAUSE)))
             except BaseException:
                 self._drop(publisher)

@@ -1,7 +1,7 @@
 """State files of the networks and interfaces on this host: networks/<network id>/ below the state path.
 
 A file is written before the first device of its network is created, and deleted after the last device is removed. So
-every device with one of our names has a state file, also after a crash."""
+every device that Nova created has a state file, also after a crash."""
 
 import collections
 import hashlib

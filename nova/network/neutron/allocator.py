@@ -111,8 +111,8 @@ class NeutronAllocator:
             if any(port is not None and _differs(vif, port, floating.get(vif.id)) for vif, port in interfaces):
                 changed.append(ExternalEvent(name="network-changed", instance_uuid=server.uuid))
         if deleted and not self._reads_ports_of_all_projects(ctx, ports.values()):
-            LOG.error("Host %s: %d ports of its servers seem deleted, but Neutron shows no port with the fields for "
-                      "administrators. Either the account of [neutron] has lost the role admin, or Neutron has lost "
+            LOG.error("Host %s: %d ports of its servers seem deleted, but the account of [neutron] cannot read fields "
+                      "for administrators of any port. Either the account has lost the role admin, or Neutron has lost "
                       "its data. The interfaces stay attached", host, len(deleted))
             deleted = []
         return [*deleted, *changed]

@@ -251,7 +251,7 @@ class Containers:
     def restore_containers(self, changes: Sequence[Change], progress: Progress) -> None:
         """Start the previous containers and wait for their health checks. Raises an error after all were tried."""
         previous = [change.before for change in changes if change.before is not None]
-        with contextlib.ExitStack() as starts:  # Makes all calls, in reverse order, and then raises an error of them.
+        with contextlib.ExitStack() as starts:  # Runs all calls in reverse order, and raises an error at the end.
             for before in reversed(previous):
                 starts.callback(self.begin, before)
                 starts.callback(progress, before.name, "undo: starting the previous version")

@@ -248,7 +248,7 @@ class Deployer:
         return deployment
 
     def _fetched(self, ident: int, kind: str, changes: list[Change], progress: Progress) -> list[Change]:
-        """Fetch images; return the changes with image ids, without no-ops, with components whose data are changed."""
+        """Fetch images. Return the changes with image ids, without ineffective ones, plus owners of changed data."""
         current = self.journal.components()
         fetched: dict[str, Change] = {}
         for change in changes:

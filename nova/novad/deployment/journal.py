@@ -118,7 +118,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Participation(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of another node in a deployment, whether that is ``done``, and whether the node has the decision."""
+    """The part of another node in a deployment. ``done``: that is done; ``settled``: the node has the decision."""
 
     deployment: int
     address: str

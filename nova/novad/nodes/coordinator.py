@@ -266,7 +266,7 @@ class Coordinator:
 
     def _send_decision(self, participation: Participation, done: bool, progress: Progress, seconds: float,
                        longest: float = _SETTLE) -> None:
-        """Send the decision on a deployment to a node, for ``seconds`` seconds. Raises ReportedError."""
+        """Send the decision on a deployment to a node; retry for ``seconds`` seconds. Raises ReportedError."""
         end = time.monotonic() + seconds
         places = self._accepted()  # The node may have another address, or another name, by now.
         url = next((url for url, place in places.items() if place.node == participation.node), participation.address)

@@ -108,7 +108,7 @@ class Updates:
                 progress("", f"novad {__version__} is newer than the latest release, {release.version}")
                 return
             if not os.environ.get(LAUNCHED):
-                raise Refused("novad was started without update_url; start it again to let it be updated.")
+                raise Refused("novad was started without update_url: restart novad, then repeat the command.")
             self._fetch(release, progress)
             self._try(release)
             with self.deployer.changing("update"):

@@ -101,7 +101,7 @@ class PodmanService:
         if not self._runs():
             return False
         now = time.monotonic()
-        if now < self._pinged + _PING:  # Use the result of the last check.
+        if now < self._pinged + _PING:  # Use the result of the previous check.
             return True
         self._pinged = now
         try:

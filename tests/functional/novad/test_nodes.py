@@ -215,7 +215,7 @@ def test_deployment_changes_only_named_components_on_their_nodes(nodes):
     nodes.nova("deploy", "db=2")
     assert [len(node.states()) for node in nodes.all] == [3, 2, 2]
     assert "Component dbb does not exist" in nodes.nova("deploy", "dbb", code=3).err
-    assert "no node has a role of volumes: storage" in nodes.nova("deploy", "volumes", code=1).err.lower()
+    assert "no node has one of the roles of volumes: storage" in nodes.nova("deploy", "volumes", code=1).err.lower()
     assert "compute is not deployed on this node" in nodes.nova("restart", "compute", code=3).err
 
 
