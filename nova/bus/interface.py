@@ -102,8 +102,7 @@ class Method:
 
 class Interface:
     """The base class of interfaces, with the topic of their servers and a unique namespace. ``former_topic`` is the
-    topic that clients of the previous release use; servers listen there, too. The class statement sets these attributes
-    by keywords."""
+    topic that clients of the previous release use; servers listen there, too. Set by keywords of the class."""
 
     topic: ClassVar[str]
     former_topic: ClassVar[str] = ""

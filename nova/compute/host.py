@@ -76,8 +76,7 @@ class Progress:
         self._sent_at = float("-inf")
 
     def note(self, changes: dict[str, Any], values: dict[str, Any]) -> None:
-        """Send the values now if the interval has passed; otherwise keep them until newer values replace them or the
-        step ends. Raises the errors of sending."""
+        """Send the values now if the interval has passed; otherwise with newer values or at the end of the step."""
         with self._lock:
             self._pending = changes, values
         if time.monotonic() - self._sent_at >= PROGRESS_INTERVAL:

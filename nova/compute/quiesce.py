@@ -79,6 +79,5 @@ class QuiescedGuests:
         try:
             self.end(instance)
         except Exception as error:  # hypervisor unavailable, or the agent does not respond
-            LOG.warning("[instance: %s] Cannot thaw the guest, retrying in %.0f s: %s", instance.uuid,
-                        min(_RETRY, self._timeout), error)
+            LOG.warning("[instance: %s] Cannot thaw the guest, retrying: %s", instance.uuid, error)
             self._end_after(instance, min(_RETRY, self._timeout))

@@ -380,8 +380,7 @@ class Runner:
             except exception.StaleReport as error:
                 raise Superseded("another process has taken over the operation") from error
             except (exception.ServiceUnavailable, exception.InternalError) as error:  # retried, as in _report
-                LOG.warning("[instance: %s] Step %s waits for confirmation by a conductor: %s", job.uuid,
-                            job.order.step, error)
+                LOG.warning("[instance: %s] Step %s waits for a conductor: %s", job.uuid, job.order.step, error)
             job.check()
             if self._stopping.wait(wait):
                 raise Superseded("nova-compute stops")

@@ -12,8 +12,7 @@ class NotPublished(messaging.MessageDeliveryFailure):  # type: ignore[misc]
 
 
 class MessageRefused(NotPublished):
-    """The broker will never accept the message: its body or a name is too long, or its queue exists with different
-    properties."""
+    """The broker will never accept the message: its body or a name is too long, or the queue has other properties."""
 
 
 class BrokerBlocked(NotPublished):

@@ -273,8 +273,7 @@ class Connection:
 
 
 class Opener:
-    """Opens connections to the brokers of a transport URL. It tries the broker that accepted the previous connection
-    first. Thread-safe."""
+    """Opens connections to the brokers of a transport URL, first to the broker of the previous one. Thread-safe."""
 
     def __init__(self, url: Any, options: Options) -> None:
         self.options = options

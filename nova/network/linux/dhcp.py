@@ -165,8 +165,7 @@ class DhcpServer:
         self._release_names(*others)
 
     def release(self, guest: Guest, vifs: Sequence[VIF]) -> None:
-        """Release the leases of these interfaces, so that other interfaces can get the addresses. ``guest``: the guest
-        with its remaining interfaces."""
+        """Release the leases of these interfaces for other guests. ``guest``: with its remaining interfaces."""
         if guest.vifs:
             self.reserve(guest)
         else:

@@ -153,8 +153,7 @@ class NeutronApi:
         self._extensions: tuple[frozenset[str], float] | None = None
 
     def has(self, ctx: RequestContext, extension: str) -> bool:
-        """Return True if the service has the extension (by its alias). The list of extensions is cached for
-        [neutron]extension_sync_interval seconds."""
+        """Return True if the service has the extension (an alias), cached for [neutron]extension_sync_interval."""
         cached, now = self._extensions, time.monotonic()
         if cached is None or now - cached[1] > CONF.neutron.extension_sync_interval:
             extensions = self.list(ctx, "extensions")

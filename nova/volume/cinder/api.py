@@ -265,8 +265,7 @@ class CinderApi:
                  volume: str = "", headers: Mapping[str, str] | None = None, shape: Any = None,
                  service_token: bool = False, **more: Any) -> Any:
         """Send a request and return the value under ``key`` of the response, checked against its shape. ``shape``:
-        replaces the shape of ``key``; if there is no ``key``, the shape of the response. If there is neither, the
-        response is ignored."""
+        replaces the shape of ``key``, or is that of the whole response; without both the response is ignored."""
         retries = CONF.cinder.http_retries if method == "GET" else 0
         try:
             if service_token:
