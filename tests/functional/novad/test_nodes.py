@@ -341,7 +341,7 @@ def test_decision_is_sent_again_to_a_busy_node(nodes, monkeypatch):
 def test_a_node_accepts_assignments_of_one_control_node_only(nodes, tmp_path):
     nodes.nova("deploy")
     for verb in (("deploy",), ("rollback",), ("secrets", "rotate", "db"), ("plan",)):
-        assert "A control node assigns the components" in nodes.ask(nodes.n2, *verb, code=1).err
+        assert "control node, which assigns the components" in nodes.ask(nodes.n2, *verb, code=1).err
     other = nodes.make("n9", "control", nodes=(nodes.n2.as_member("compute"),))
     other.daemon.coordinator._secret = SECRET
     try:
