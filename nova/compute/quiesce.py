@@ -74,8 +74,7 @@ class QuiescedGuests:
         entry[1].cancel()
 
     def _over(self, instance: Instance) -> None:
-        LOG.warning("[instance: %s] The caller did not thaw the guest within %.0f s: thawing it now", instance.uuid,
-                    self._timeout)
+        LOG.warning("[instance: %s] Thawing the guest: its caller did not in %.0f s", instance.uuid, self._timeout)
         try:
             self.end(instance)
         except Exception as error:  # hypervisor unavailable, or the agent does not respond

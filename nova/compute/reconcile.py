@@ -160,8 +160,7 @@ class Reconciler:
             try:
                 self.machine.driver.cold_migration.revert(instance)
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] Cannot restore the missing guest, retrying at the next interval: %s",
-                            instance.uuid, error)
+                LOG.warning("[instance: %s] Cannot restore the missing guest, retrying: %s", instance.uuid, error)
 
     def _unclaimed(self, ctx: context.RequestContext, uuids: Sequence[str], running: Collection[str]) -> list[str]:
         """Handle guests and files of servers that the database does not assign to this host: remove those that must

@@ -200,9 +200,8 @@ class Runner:
             with self._mutex:
                 self._hanging[job.uuid] = job
         if job.future is not None and not self._pool.replace(job.future):
-            LOG.error("[instance: %s] The hanging driver call of %s blocks a thread, and no other thread is started "
-                      "instead: too many driver calls hang on this host. Check its storage and hypervisor, then "
-                      "restart nova-compute", job.uuid, job.order.action.action)
+            LOG.error("[instance: %s] %s blocks a thread, which is not replaced: too many driver calls hang on this host. "
+                      "Check its storage and hypervisor, then restart nova-compute", job.uuid, job.order.action.action)
         self._next(orders, job)
 
     def _report_for(self, job: Job, step: str, error: Exception) -> None:
@@ -420,8 +419,7 @@ class Runner:
                 self._after_refusal(job)
                 return
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] Cannot report the end of step %s, retrying: %s", job.uuid, report.step,
-                            error)
+                LOG.warning("[instance: %s] Cannot report step %s as ended, retrying: %s", job.uuid, report.step, error)
                 if isinstance(error, exception.InternalError):
                     refusals += time.monotonic() - started > _INTERNAL_ERRORS
                 else:

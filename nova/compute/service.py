@@ -270,8 +270,7 @@ class ComputeService:
         now = time.monotonic()
         silent, self._last_beat = now - self._last_beat, now
         if silent > CONF.service_down_time / 2:
-            LOG.warning("No heartbeat of this host reached a conductor for %.0f s: comparing guests with the database",
-                        silent)
+            LOG.warning("No heartbeat of this host reached a conductor for %.0f s: comparing its guests", silent)
             self.reconciler.heartbeat_resumed()
 
     def _hypervisor_lost(self, error: exception.NovaException) -> None:

@@ -372,8 +372,7 @@ class CinderServerVolumes:
             if self._is_detaching(device):
                 self._api.act(self._ctx, device.volume_id or "", "os-roll_detaching")
         except exception.VolumeNotFound:
-            LOG.warning("Cinder has deleted volume %s, though it is attached to a server: its status is not restored",
-                        device.volume_id)
+            LOG.warning("Cinder deleted volume %s, though it is attached: not restoring its status", device.volume_id)
 
     def _is_detaching(self, device: BlockDevice) -> bool:
         """Return True if the volume is detaching, by Nova or another client: Cinder does not record which."""
