@@ -200,7 +200,7 @@ class Runner:
             with self._mutex:
                 self._hanging[job.uuid] = job
         if job.future is not None and not self._pool.replace(job.future):
-            LOG.error("[instance: %s] %s blocks a thread, which is not replaced: too many driver calls hang on this host. "
+            LOG.error("[instance: %s] %s blocks a thread, which is not replaced: too many calls hang on the host. "
                       "Check its storage and hypervisor, then restart nova-compute", job.uuid, job.order.action.action)
         self._next(orders, job)
 
