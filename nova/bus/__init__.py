@@ -1,4 +1,4 @@
-"""Typed RPC over oslo.messaging, with interfaces as in :mod:`nova.bus.interface`."""
+"""Typed RPC over oslo.messaging. :mod:`nova.bus.interface` describes how interfaces are declared."""
 
 from nova.bus import oslo  # isort: skip (chooses native threads before anything imports oslo.messaging)
 from nova.bus.broker import forget

@@ -1,4 +1,4 @@
-"""Requests to the broker about queues. Drivers other than Nova's answer none."""
+"""Requests to the broker about queues. Drivers other than Nova's do not support them."""
 
 import logging
 
@@ -13,7 +13,7 @@ _MAX_QUERY = 5.0  # maximum number of seconds that a query about a queue takes
 
 
 def broker_of(bus: messaging.Transport) -> Broker | None:
-    """Return the broker of a transport, None if another driver than Nova's serves it."""
+    """Return the broker of a transport, or None if the transport has another driver than Nova's."""
     broker: Broker | None = getattr(oslo.driver_of(bus), "broker", None)
     return broker
 
@@ -26,8 +26,8 @@ def check(bus: messaging.Transport) -> None:
 
 
 def listeners(bus: messaging.Transport, queue: str, seconds: float = 20.0) -> int | None:
-    """Return the number of consumers of a queue (0 if there is no such queue); None if that is unknown. The query takes
-    a quarter of ``seconds`` at most, the time of the call that follows."""
+    """Return the number of consumers of a queue (0 if there is no such queue), or None if it is unknown. ``seconds``:
+    timeout of the call that follows; the query takes at most a quarter of it."""
     broker = broker_of(bus)
     try:
         return None if broker is None else broker.listeners(queue, min(_MAX_QUERY, seconds / 4))

@@ -1,7 +1,7 @@
 """A circuit breaker for each topic: while no server answers, calls fail immediately and do not block their threads.
 
-The circuit opens when the broker reports no consumer, or when calls and pings got no reply. Then a ping per second
-detects when a server answers again.
+The circuit opens when the broker reports no consumer, or when calls and pings got no reply. While it is open, a ping
+per second detects when a server answers again.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Circuit:
         self._open = False
         self._pinging = False
         self._answered_at = 0.0
-        self._waiting: dict[int, float] = {}  # number of a waiting call: time at which it was sent
+        self._waiting: dict[int, float] = {}  # number of a waiting call -> monotonic time at which it was sent
         self._next = 0
 
     @contextmanager
     def call(self, seconds: float) -> Iterator[None]:
-        """Make a call in the block that must end within ``seconds``. Raises NoListeners while the circuit is open."""
+        """Guard the call in the block, which ends within ``seconds``. Raises NoListeners while the circuit is open."""
         now = time.monotonic()
         with self._lock:
             fresh = now - self._answered_at < _FRESH

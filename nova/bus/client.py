@@ -21,17 +21,17 @@ from nova.telemetry import metrics
 LOG = logging.getLogger(__name__)
 
 _RETRIES = 2  # number of attempts to reach the broker again before a message fails
-_SHORTEST = 0.1  # minimum timeout of a call, in seconds, if the checks before it took the rest
-_REPLY_TIME = 1.0  # seconds reserved for the way of a reply
+_SHORTEST = 0.1  # minimum timeout of a call in seconds, even if the checks before the call took longer
+_REPLY_TIME = 1.0  # seconds of a call's timeout (but at most a tenth of it) that are reserved for the reply
 _FANOUT_SECONDS = 10.0  # timeout of a fanout in seconds, of which a fraction is for the confirmation by the broker
-# Seconds after which a cast expires if its declaration has no timeout. By then the receiver has read the database.
+# Seconds after which a cast expires if its declaration has no timeout. Receivers read the database more often.
 _CAST_SECONDS = 300.0
-# Maximum seconds between two attempts of a service that waits for another one to start.
+# Maximum seconds between two attempts of a service that waits for another service to start.
 _MAX_PAUSE = 10.0
 _UNREACHABLE = (messaging.MessagingTimeout, messaging.MessageDeliveryFailure, messaging.MessageUndeliverable, OSError)
 # Maximum number of characters of an error from a host, and of a logged decoding error.
 _MAX_MESSAGE, _MAX_LOGGED = 2000, 200
-# Errors of a server of another release that does not have the method.
+# Errors that a server raises if its release does not have the method.
 _UNKNOWN_METHOD = frozenset({"NoSuchMethod", "UnsupportedVersion"})
 
 R = TypeVar("R")
@@ -41,7 +41,7 @@ I = TypeVar("I", bound=interface.Interface)  # noqa: E741
 def client(bus: messaging.RPCTransport, declared: type[I]) -> I:
     """Return a proxy with the methods of the interface: ``proxy.method(ctx, ...)`` calls any server of the topic. The
     methods raise the error of the server (:class:`~nova.exception.NovaException`), and ServiceUnavailable if no reply
-    arrives in time or the broker is unreachable."""
+    arrives before the timeout or the broker is unreachable."""
     return cast(I, _Proxy(bus, declared, None))
 
 
@@ -59,8 +59,8 @@ def retry_until_available(send: Callable[[], R], server: str) -> R:
 
 
 def retry_once(send: Callable[[], R]) -> R:
-    """Make an idempotent call, and repeat it once after ServiceUnavailable. The first server may be frozen, and the
-    second call reaches another one. Raises ServiceUnavailable."""
+    """Make an idempotent call, and repeat it once after ServiceUnavailable. If the first server is frozen, the second
+    call reaches another server. Raises ServiceUnavailable."""
     try:
         return send()
     except exception.ServiceUnavailable as error:
@@ -150,7 +150,7 @@ class _Proxy(Generic[I]):
     def _request(self, method: interface.Method, ctx: context.RequestContext, payload: str, until: float) -> Any:
         """Send a call and return its reply, which must arrive before ``until`` (monotonic time)."""
         seconds = max(_SHORTEST, until - time.monotonic())
-        # Let the message expire early enough for the reply to arrive in time.
+        # Let the message expire early enough for the reply to arrive before the timeout.
         lifetime = seconds - min(_REPLY_TIME, seconds / 10)
         outgoing = transport.Outgoing(ctx, lifetime, method.token, self._signer(method, payload))
         return self._client.prepare(

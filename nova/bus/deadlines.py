@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Fields of a message next to its request context: the time of sending (seconds since the epoch), the same by the
-# monotonic clock, the id of that clock, and the seconds after which the message expires.
+# Fields of a message next to its request context: the time of sending by the wall clock (seconds since the epoch) and
+# by the monotonic clock, the id of the monotonic clock, and the seconds after which the message expires.
 FIELDS = SENT_AT, _STEADY, _CLOCK, _SECONDS = "sent_at", "steady", "clock", "seconds"
 _MAX_CLOCKS = 20_000  # maximum number of hosts whose clocks are stored
 _DRIFT = 0.001  # maximum drift between two clocks, in seconds per second
@@ -41,7 +41,7 @@ def stamp(seconds: float | None) -> dict[str, Any]:
 @dataclasses.dataclass(frozen=True)
 class Arrival:
     """The arrival of a message. ``until``: monotonic time until which its sender waits (None: no limit). ``learn``
-    corrects the clock of the sender; call it once the signature is verified."""
+    corrects the estimated clock of the sender; to be called after the signature was verified."""
 
     until: float | None = None
     learn: Callable[[], None] = lambda: None
@@ -49,8 +49,8 @@ class Arrival:
 
 class Clocks:
     """Estimates of the age of messages from hosts with different monotonic clocks. The fastest message of a host gives
-    the offset between its clock and ours. A slower message was delayed by the difference, in a queue or in the socket
-    of a frozen process. The first message of a host counts as new. For messages of the own host the age is exact. Wall
+    the offset of that host's clock. A slower message was delayed by the difference, in a queue or in the socket of a
+    frozen process. The first message of a host counts as new. For messages of this host the age is exact. Wall
     clocks are not used. Each sender has clocks of its own, and only verified messages change them: otherwise a hostile
     host could let all messages of another machine expire. Thread-safe."""
 
@@ -59,7 +59,7 @@ class Clocks:
         self._clocks: collections.OrderedDict[tuple[str, str], _Clock] = collections.OrderedDict()
 
     def arrival(self, wire: Mapping[str, Any], sender: str = "") -> Arrival:
-        """Return the arrival of a message that was received now. ``sender``: the host that it names as its sender."""
+        """Return the arrival of a message received now. ``sender``: the host that the message names as its sender."""
         seconds, sent, now = wire.get(_SECONDS), wire.get(_STEADY), time.monotonic()
         if not isinstance(seconds, int | float) or not isinstance(sent, int | float):
             return Arrival()
@@ -85,7 +85,7 @@ class _Clock:
     def __init__(self, now: float) -> None:
         self._offset = math.inf  # our time minus the time of the host, for a message without delay
         self._updated_at = now
-        # Since when all messages seem expired, and the smallest difference between their times since then.
+        # The time since which all messages seem expired, and the smallest difference between their arrival and sending.
         self._late_since: float | None = None
         self._late_by = 0.0
 

@@ -102,7 +102,7 @@ class Method:
 
 class Interface:
     """The base class of interfaces, with the topic of their servers and a unique namespace. ``former_topic`` is the
-    topic that clients of the previous release use; servers listen there, too. Subclasses pass these as keywords."""
+    topic that clients of the previous release use; servers listen there, too. Set by keywords of the class."""
 
     topic: ClassVar[str]
     former_topic: ClassVar[str] = ""
@@ -139,8 +139,8 @@ def prepare() -> None:
 
 
 def packed(value: C) -> C:
-    """Return ``value`` in encoded form, as a part of the result of a method. With it the objects of a long list need
-    not exist at the same time. It can be used in results only."""
+    """Return ``value`` in encoded form, as a part of the result of a method (it can be used in results only). So the
+    objects of a long list need not exist at the same time."""
     return typing.cast(C, msgspec.Raw(_ENCODER.encode(value)))
 
 

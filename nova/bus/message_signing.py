@@ -8,8 +8,8 @@ signed with a key that no host has.
 RabbitMQ's validated user_id is not used: authorization would depend on the configuration of one broker, and the id is
 lost by shovels, federation and other brokers.
 
-A signature lists the context fields that it covers, which are all fields of the sender. So a release that knows
-additional fields works with a release that does not. Fields that the receiver evaluates must be covered.
+A signature lists the context fields that it covers: all context fields of the sender's release. So releases with
+different fields work together. Fields that the receiver evaluates must be covered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nova import exception
 from nova.bus import deadlines
 from nova.context import RequestContext
 
-if TYPE_CHECKING:  # nova.bus.transport must import it first, since it selects the threading back end
+if TYPE_CHECKING:  # at run time nova.bus.oslo must import it first, since it selects the threading back end
     import oslo_messaging as messaging
 
 # Name of the context field with the signature. oslo.messaging adds further fields, which are not covered.
@@ -116,7 +116,7 @@ class Keys:
 
     def _owner(self, host: str) -> tuple[str, int]:
         """Return the owner of the key for messages from or to ``host`` ("": none), and the generation of that key."""
-        # A host has its own key only, so signatures of other hosts are wrong like any forgery.
+        # A host has only its own key, so it refuses signatures by other hosts like forged ones.
         return (self.host, self._generation) if self.host else (host, self._generations.get(host, 1))
 
     def _check_covered_fields(self, covers: list[str], address: Address, wire: Mapping[str, Any]) -> None:

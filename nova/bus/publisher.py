@@ -27,7 +27,7 @@ def drivers(conf: cfg.ConfigOpts) -> list[str]:
 
 
 class _RecordingTransport:
-    """A transport that stores the last error, since the drivers of notifications only log it."""
+    """A transport that stores the error of a failed publication, since the drivers of notifications only log it."""
 
     def __init__(self, transport: Any) -> None:
         self.conf = transport.conf
@@ -50,7 +50,7 @@ class Publisher:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         """Load the configured drivers. Raises InvalidInput if a driver does not exist."""
         self._names = drivers(conf)
-        url = transport_url(conf, conf[_GROUP].transport_url or None)  # None: that of RPC
+        url = transport_url(conf, conf[_GROUP].transport_url or None)  # None: the URL of RPC
         self._transport = _RecordingTransport(messaging.get_notification_transport(conf, url=url))
         self._versioned = self._load(conf, conf.notifications.versioned_notifications_topics)
         self._unversioned = self._load(conf, conf[_GROUP].topics)

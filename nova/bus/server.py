@@ -98,7 +98,7 @@ def _handler(authorizer: Authorizer, method: interface.Method,
             LOG.warning("Dropped an expired %s message: the sender no longer waits for it", label)
             metrics.BUS_DROPPED.inc(label)
             with contextlib.suppress(exception.CallerRefused):
-                authorizer.verify(ctx, p)  # the clock of the sender may have been stopped or set
+                authorizer.verify(ctx, p)  # corrects the estimated clock of the sender, which may have been changed
             return DROPPED
         with context.deadline(ctx.until), worker_stats.METER.work():
             return metrics.handled(label, ctx.sent_at, lambda: answer(ctx, p)) if metrics.on else answer(ctx, p)
@@ -118,7 +118,7 @@ def _handler(authorizer: Authorizer, method: interface.Method,
             return {"e": [error.wire_name, error.message, error.kwargs]}
         except exception.NovaException as error:
             if method.kind != "call":
-                LOG.warning("%s failed: %s", method.name, error)
+                LOG.warning("Cannot process a %s message: %s", label, error)
             return {"e": [error.wire_name, error.message, error.kwargs]}
         except msgspec.DecodeError as error:
             LOG.error("Refused a malformed message for %s: %s", method.name, error)

@@ -80,8 +80,8 @@ SENT = Counter()
 _DEFAULTS = {
     # Timeout of a call in seconds. The request of a user occupies a thread meanwhile.
     "rpc_response_timeout": 20,
-    # Messages that the broker delivers ahead to a server: what a frozen server withholds from the others. Above four
-    # no message is handled sooner.
+    # Messages that the broker sends to a server in advance. A frozen server withholds them from the other servers of
+    # the topic. More than four do not speed up the handling.
     "rabbit_qos_prefetch_count": 4,
     # Seconds that a reply is kept for a caller whose queue is missing (the caller declares it again after a lost
     # connection), counted from the broker's first refusal.
@@ -123,7 +123,7 @@ def connect(conf: cfg.ConfigOpts, host: str = "", url: str | None = None) -> mes
     Never connect before a fork: children that share a connection read each other's replies. Raises InvalidInput for a
     bad key file, or an option that the driver does not support."""
     defaults = {**_DEFAULTS, "kombu_reconnect_delay": random.uniform(*_RECONNECT)}  # noqa: S311
-    for group, options in driver_options.of_library():  # the driver registers these options and reads them at once
+    for group, options in driver_options.of_library():  # the driver registers and reads them in one call
         for option in options:
             if option.name in defaults:
                 conf.register_opt(option, group=group)

@@ -33,7 +33,7 @@ class QemuTools:
         if disk_format == RAW:
             return os.stat(path).st_size
         header = _header(path, disk_format)
-        # Another host with access to the pool may have written the file.
+        # The header is not trusted: another host with access to the pool may have written it.
         if header.backing is not None:
             raise exception.InvalidDiskInfo(reason=_ELSEWHERE)
         return int(header.virtual_size)

@@ -31,7 +31,7 @@ from nova.virt.driver import Driver, rescue_disk_gb
 from nova.virt.images.imagecache import ImageCache, ImageTooLarge, format_of
 from nova.volume.base import HostVolumes, NoVolumes
 
-# Suffix of a config drive that is going to replace another one.
+# Suffix of the file of a new config drive, until it replaces the current config drive.
 _NEW = ".new"
 # Seconds between two reports of the progress of a step.
 PROGRESS_INTERVAL = 0.5
@@ -52,8 +52,8 @@ class Machine:
 
 
 def image_shutdown_timeout(instance: Instance) -> int | None:
-    """Return the seconds that the image gives the guest to shut down, or None if it sets no valid value. Images of
-    older servers may have an invalid value, because it was not checked then."""
+    """Return the seconds that the image gives the guest to shut down, or None if it sets no valid value. Servers that
+    an older release created may have an invalid value, because that release did not check it."""
     try:
         return shutdown_timeout_of(instance.image)
     except exception.InvalidInput:
@@ -67,7 +67,7 @@ def shutdown_timeout(instance: Instance) -> int:
 
 
 class Progress:
-    """Sends at most two reports per second. Each contains all values; the last one is sent at the end of the step."""
+    """Sends at most two progress reports per second, each with all values. The end of the step sends the final one."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -76,7 +76,7 @@ class Progress:
         self._sent_at = float("-inf")
 
     def note(self, changes: dict[str, Any], values: dict[str, Any]) -> None:
-        """Send the values now, or later if no newer values come. Raises the errors of sending."""
+        """Send the values now if the interval has passed; otherwise with newer values or at the end of the step."""
         with self._lock:
             self._pending = changes, values
         if time.monotonic() - self._sent_at >= PROGRESS_INTERVAL:
@@ -92,7 +92,7 @@ class Progress:
 
 
 class StepHost:
-    """A :class:`nova.operations.framework.contexts.HostContext` on this machine. ``send``: sends values at once."""
+    """A :class:`nova.operations.framework.contexts.HostContext` on this machine. ``send``: sends progress reports."""
 
     def __init__(self, machine: Machine, job: Job, send: Send) -> None:
         self.machine = machine
@@ -192,7 +192,7 @@ class StepHost:
 
     @contextlib.contextmanager
     def _new_drive(self) -> Iterator[None]:
-        """Remove the new config drive at the end, if it was not moved to its place."""
+        """Remove the file of the new config drive at the end of the block, unless it replaced the current one."""
         try:
             yield
         except InProgress:
@@ -241,8 +241,8 @@ class StepHost:
             raise disk_too_small(error.kwargs["most"], error.kwargs["size"]) from error
 
     def _config_drive(self, ending: str) -> str:
-        """Return the path of the config drive. The guest's own drive never changes and is built once. A new drive is
-        built once for a step, whatever a killed process left."""
+        """Return the path of the config drive. The current drive never changes and is built once. A new drive (with an
+        ``ending``) is built once per step, even if a killed process left its file."""
         path, notes = self._drive_path(ending), step_notes()
         if not os.path.exists(path) or (ending and path not in notes):
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -267,7 +267,7 @@ def cached_image(machine: Machine, ctx: RequestContext, image: Image, most: int 
 
     disk_format = image.disk_format
     if disk_format == "vmdk" and image.properties.get("vmware_disktype") == "preallocated":
-        disk_format = "raw"  # the data of the disk, without the descriptor that is in another file
+        disk_format = "raw"  # the image has only the data of the disk; the VMDK descriptor is another file
     if not image.certificate:
         return machine.cache.fetch(image.id, download, disk_format, most)
     from nova.image import signatures

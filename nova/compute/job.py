@@ -24,16 +24,16 @@ class Superseded(Exception):
 
 class Job:
     """An order that waits or runs. The order is current for ``valid`` seconds, prolonged by heartbeats that renew its
-    lease. After that it must be confirmed by a conductor (``confirm``) before its next effect. ``late_after``: rank and
-    action of an order that arrived before this one although it seemed newer. ``repeats``: a repeated compensation, of
-    which no conductor knows."""
+    lease. After that time a conductor must confirm it (``confirm``) before its next effect. ``late_after``: rank and
+    action of an order that arrived before this order and has the same or a higher rank. ``repeats``: True for a
+    compensation that this host repeats without an order from a conductor."""
 
     def __init__(self, ctx: context.RequestContext, order: StepOrder, valid: float, confirm: Callable[[Job], None],
                  late_after: tuple[tuple[int, int], str] | None = None, repeats: bool = False) -> None:
         self.ctx, self.order = ctx, order
         self.uuid = order.instance.uuid
         self.late_after, self.repeats = late_after, repeats
-        # The first order to compensate this one after it was abandoned.
+        # The first order that compensates this order after it was abandoned.
         self.compensation: StepOrder | None = None
         # Set when the step should end early: by an interrupt, or because a newer order arrived.
         self.cancelled = threading.Event()
@@ -46,21 +46,21 @@ class Job:
         self.abandoned = False
         self._deadline: float | None = None
         self._step: Step | None = None
-        # Notes of the driver about the running step; ``continues``: the driver has raised InProgress in it.
+        # Notes of the driver about the running step; ``continues``: the driver has raised InProgress in this step.
         self.notes: dict[str, int] = {}
         self.continues = False
-        # The rest of the order while a driver changes the guest without a thread, and the time to call it again.
+        # While the hypervisor changes the guest and no thread waits: the function to call next, and when (monotonic).
         self.parked: tuple[Callable[[], None], float] | None = None
 
     def check(self) -> None:
-        """Raise Superseded if this host has received a newer order or an interrupt."""
+        """Raise Superseded if the order was abandoned or this host has received a newer order."""
         if self.abandoned:
-            raise Superseded("the order took too long")
+            raise Superseded("it was abandoned because it took too long")
         if self._superseded_at is not None:
-            raise Superseded("a newer order was received")
+            raise Superseded("the host received a newer request for the instance")
 
     def fence(self) -> None:
-        """Check before every effect that the order is current; confirm it if needed. Raises Superseded."""
+        """Check that the order is current, and confirm it if needed; called before every effect. Raises Superseded."""
         self.check()
         if time.monotonic() >= self._valid_until:
             self._confirm(self)
@@ -76,11 +76,11 @@ class Job:
 
     @property
     def overtaken(self) -> bool:
-        """Return True if a newer order has taken over or this one was abandoned."""
+        """Return True if a newer order superseded this order, or this order was abandoned."""
         return self._superseded_at is not None or self.abandoned
 
     def supersede(self) -> None:
-        """Note that a newer order arrived; this one ends before its next effect."""
+        """Note that a newer order arrived; this order ends before its next effect."""
         if self._superseded_at is None:
             self._superseded_at = time.monotonic()
         self.cancelled.set()
@@ -100,7 +100,7 @@ class Job:
         return True
 
     def compensated_by(self, newer: Job) -> bool:
-        """Note a newer order and return True if it compensates this abandoned one, False if it is for other work."""
+        """Return True, and store ``newer``, if it compensates this abandoned order; False if it is for other work."""
         order = newer.order
         if not order.undo or self.order.undo or order.action.operation != self.order.action.operation:
             return False
@@ -119,7 +119,7 @@ class Job:
             self.notes, self.continues = {}, False
 
     def leave(self) -> None:
-        """Note that no step runs."""
+        """End the deadline: no step runs."""
         self._deadline = None
 
     def hangs(self, now: float) -> str | None:
@@ -134,7 +134,7 @@ class Job:
 
 
 class Fenced:
-    """A proxy for a back end, or a role of the driver, that checks before every call that the order is current."""
+    """A proxy for a back end or for a role of the driver. Before every call it checks that the order is current."""
 
     def __init__(self, target: Any, job: Job) -> None:
         self._target, self._job = target, job
@@ -152,7 +152,7 @@ class Fenced:
 
 
 def fenced_roles(driver: GuestDriver, job: Job) -> GuestDriver:
-    """Return the roles of a driver, each of them fenced."""
+    """Return the roles of a driver, each behind a :class:`Fenced` proxy."""
     roles: dict[str, Any] = {role.name: Fenced(getattr(driver, role.name), job)
                              for role in dataclasses.fields(GuestDriver)}
     return GuestDriver(**roles)
@@ -169,9 +169,9 @@ def order_key(order: StepOrder) -> OrderKey:
 
 class NewestOrders:
     """The newest order of each instance, least recently stored first. Not thread-safe; the owner holds a lock. An order
-    is current without a confirmation for half of its lease. An entry is kept for the whole lease: older orders that
-    arrive later must be confirmed by a conductor. Orders without a time of issue, from a conductor of the previous
-    release, cannot be confirmed: their entries stay until there are more than ``limit``."""
+    is current without a confirmation for half of its lease. An entry is kept for the whole lease: a conductor must
+    confirm older orders that arrive meanwhile. Orders without a time of issue, from a conductor of the previous
+    release, cannot be confirmed: their entries stay until there are more than ``limit`` entries."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -182,7 +182,7 @@ class NewestOrders:
         return len(self._entries)
 
     def get(self, uuid: str) -> OrderKey | None:
-        """Return the newest order of an instance, or None if no order has come within its lease."""
+        """Return the key of the newest order of an instance, or None if no order is stored."""
         entry = self._entries.get(uuid)
         return entry[0] if entry else None
 
@@ -195,7 +195,7 @@ class NewestOrders:
             self._entries.popitem(last=False)
 
     def prune(self, busy: Container[str]) -> None:
-        """Remove the entries that are no longer needed, except those of ``busy`` instances, which have an order."""
+        """Remove the entries that are no longer needed, except those of ``busy`` instances (an order waits or runs)."""
         now = time.monotonic()
         old = []
         for uuid, (_key, until) in self._entries.items():
@@ -220,13 +220,13 @@ class ConductorClock:
 
     def valid_for(self, order: StepOrder) -> float:
         """Return the seconds for which a new order is valid without a confirmation; 0 if it must be confirmed. An order
-        issued before the registration was for the previous process, which may have been given up. An order without a
-        time is from a conductor of the previous release, which supports no confirmation."""
+        issued before this process registered was sent to the previous process and may have been superseded since. An
+        order without a time is from a conductor of the previous release, which supports no confirmation."""
         if order.issued_at is None:
             return math.inf
         if self._reference is None or order.issued_at < self._reference[0]:
             return 0.0
         reference, at = self._reference
         age = (reference - order.issued_at).total_seconds() + time.monotonic() - at
-        # An order from the future: one of the clocks was changed.
+        # A negative age means that one of the clocks was changed.
         return max(0.0, order.lease / 2 - age) if age > -1.0 else 0.0

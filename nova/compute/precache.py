@@ -14,7 +14,7 @@ from nova.rpcapi.by_hosts import Guests
 
 LOG = logging.getLogger(__name__)
 
-_MESSAGE = 1000
+_MESSAGE = 1000  # maximum number of characters of a reported error message
 
 
 class Precacher:
@@ -28,7 +28,7 @@ class Precacher:
         self._stopped = False
 
     def take(self, images: Sequence[Image]) -> None:
-        """Queue the images and return at once."""
+        """Queue the images and return immediately."""
         with self._lock:
             idle = not self._pending
             for image in images:

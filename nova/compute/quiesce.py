@@ -14,7 +14,7 @@ _RETRY = 5.0
 
 
 class QuiescedGuests:
-    """Thaws each guest after ``timeout`` seconds at the latest, even if the caller has exited. Thread-safe."""
+    """Quiesces guests, and thaws each after at most ``timeout`` seconds, even if the caller exited. Thread-safe."""
 
     def __init__(self, snapshots: Snapshots, timeout: float = QUIESCE_TIMEOUT) -> None:
         self._snapshots, self._timeout = snapshots, timeout
@@ -24,7 +24,7 @@ class QuiescedGuests:
 
     def begin(self, instance: Instance) -> None:
         """Quiesce the guest. Raises InstanceQuiesceFailed, GuestNotFound."""
-        self._end_after(instance, self._timeout)  # the timer must run if the driver call hangs
+        self._end_after(instance, self._timeout)  # the timer must already run when the driver call hangs
         try:
             self._snapshots.quiesce(instance)
         except exception.InstanceQuiesceFailed:
@@ -32,7 +32,7 @@ class QuiescedGuests:
         except exception.NovaException:
             self._forget(instance.uuid, self._ends.get(instance.uuid))
             raise
-        self._end_after(instance, self._timeout)  # the call may have taken longer
+        self._end_after(instance, self._timeout)  # the first timer may have ended during the call
         if self._stopped:
             self.end(instance)
             raise exception.InstanceQuiesceFailed(
@@ -74,7 +74,7 @@ class QuiescedGuests:
         entry[1].cancel()
 
     def _over(self, instance: Instance) -> None:
-        LOG.warning("[instance: %s] The caller did not thaw the guest in time: thawing it now", instance.uuid)
+        LOG.warning("[instance: %s] Thawing the guest: its caller did not in %.0f s", instance.uuid, self._timeout)
         try:
             self.end(instance)
         except Exception as error:  # hypervisor unavailable, or the agent does not respond

@@ -1,9 +1,9 @@
 """Reconciliation of the guests on a host with the database.
 
-A guest is removed only if the database says so: its server is deleted, or the guest is evicted from this host. Guests
-that changed by themselves are reported, and the conductor decides. Networks are restored when the service starts.
-Guests unknown to the database are reported and handled as [compute]unknown_guests says. Guests that ran before their
-host was booted are resumed ([DEFAULT]resume_guests_state_on_host_boot)."""
+A guest is removed only if, in the database, its server is deleted or the guest is evicted from this host. State changes
+that no operation caused are reported, and the conductor decides. Networks are restored when the service starts. Guests
+unknown to the database are reported and handled according to [compute]unknown_guests. Guests that ran before their host
+was booted are resumed ([DEFAULT]resume_guests_state_on_host_boot)."""
 
 import bisect
 import functools
@@ -31,11 +31,11 @@ from nova.virt.driver import Driver
 LOG = logging.getLogger(__name__)
 
 _PAGE = 500
-# Seconds before a stopped guest is checked again: it may be rebooting from inside.
+# Seconds between the event that a guest stopped and the check of its power state: the guest may be rebooting itself.
 _REBOOT_DELAY = 2.0
 # Power states of guests that do not run after a boot of their host.
 _OFF = (states.SHUTDOWN, states.CRASHED)
-# Seconds between two polls of the guests that are starting, and after a failed request.
+# Seconds between two polls of the guests that are starting, and until a failed request is repeated.
 _POLL, _RETRY = 1.0, 10.0
 
 
@@ -62,7 +62,7 @@ class Reconciler:
         self._compare_pages(ctx, report=False)
 
     def resume_guests(self) -> None:
-        """Start guests that ran before the host was booted. Called when orders are accepted."""
+        """Start guests that ran before the host was booted. Called after the service has begun to accept orders."""
         pause = self._resumption.go_on()
         if pause is not None:
             self._after(pause, self.resume_guests)
@@ -81,21 +81,21 @@ class Reconciler:
         self._compare_pages(context.admin(), report=True)
 
     def heartbeat_resumed(self) -> None:
-        """Compare guests after the conductors missed heartbeats of this host, which may have been given up. Compares
-        soon and once more later. If the broker was down, all hosts return at the same time, so the delay is random."""
+        """Compare guests soon and once more later, after conductors missed heartbeats and may have considered this host
+        down. If the broker was down, all hosts return at the same time, so the delay is random."""
         self._after(random.uniform(0, CONF.report_interval),  # noqa: S311
                     functools.partial(bus.retry_until_available, self.compare, "a conductor"))
         self.compare_later()
 
     def compare_later(self) -> None:
-        """Compare once more later: a conductor that considered this host down may still write the consequences."""
+        """Compare once more later: a conductor that considered this host down may still be storing evictions."""
         self._after(CONF.service_down_time * random.uniform(1, 1.5), self._compare_again)  # noqa: S311
 
     def _compare_again(self) -> None:
         try:
             self.compare()
         except exception.NovaException as error:
-            LOG.warning("Comparing guests with the database failed, retrying at the next interval: %s", error)
+            LOG.warning("Cannot compare guests with the database, retrying at the next interval: %s", error)
 
     # --- evicted guests ------------------------------------------------------------------
     def _evict(self, ctx: context.RequestContext) -> None:
@@ -125,9 +125,9 @@ class Reconciler:
 
     # --- comparing -----------------------------------------------------------------------------------
     def _compare_pages(self, ctx: context.RequestContext, report: bool) -> None:
-        """Compare the guests on this host with the database, page by page in the order of uuids. Without ``report``
-        only power states missing in the database are reported."""
-        # Read before the database: a guest that is created meanwhile is then not taken for an unknown one.
+        """Compare the guests on this host with the database, page by page in the order of uuids. Unless ``report`` is
+        True, report only power states that are missing in the database."""
+        # Read the guests before the database, so that a guest that is created meanwhile is not considered unknown.
         running = {guest.uuid: guest.power_state for guest in self.machine.driver.guests.all()}
         here = sorted(running.keys() | self.machine.driver.guests.traces() | self.machine.network.guests())
         start = 0
@@ -163,9 +163,9 @@ class Reconciler:
                 LOG.warning("[instance: %s] Cannot restore the missing guest, retrying: %s", instance.uuid, error)
 
     def _unclaimed(self, ctx: context.RequestContext, uuids: Sequence[str], running: Collection[str]) -> list[str]:
-        """Handle guests and files that are not in the rows of this host; remove those that must leave. Returns the
-        guests unknown to the database. Files without a guest are only removed if their server is deleted, because the
-        directory may be shared storage."""
+        """Handle guests and files of servers that the database does not assign to this host: remove those that must
+        leave, and return the guests unknown to the database. Files without a guest are only removed if their server is
+        deleted, because the directory may be shared storage."""
         unknown = []
         for start in range(0, len(uuids), _PAGE):
             page = list(uuids[start:start + _PAGE])
@@ -181,7 +181,7 @@ class Reconciler:
         whereabouts = self._guests.whereabouts(context.admin(), self.machine.name, [uuid])
         self._remove(context.admin(), [where for where in whereabouts if where.must_leave])
 
-    # --- guests that changed by themselves ------------------------------------------------------------
+    # --- state changes that no operation caused -------------------------------------------------------
     def _now(self, uuid: str) -> GuestStatus:
         """Return the current power state of the guest; a missing guest counts as shut down."""
         try:
@@ -236,8 +236,8 @@ class UnknownGuests:
         self._logged: set[str] = set()
 
     def seen(self, uuids: Sequence[str]) -> None:
-        """Store the unknown guests of the last comparison and apply the configured action to those that are unknown for
-        long enough."""
+        """Store the unknown guests of the current comparison. Apply the configured action to guests that have been
+        unknown for [compute]unknown_guests_age seconds."""
         now = time.monotonic()
         self._since = {uuid: self._since.get(uuid, now) for uuid in uuids}
         self._logged &= self._since.keys()
@@ -262,20 +262,20 @@ class UnknownGuests:
                     self._machine.network.unplug_guest(uuid)
                     self._machine.shares.disconnect_guest(uuid)
             except InProgress as change:
-                LOG.info("[instance: %s] Unknown guest: action %s: %s", uuid, CONF.compute.unknown_guests, change)
+                LOG.info("[instance: %s] Unknown guest: began to %s: %s", uuid, CONF.compute.unknown_guests, change)
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] Unknown guest: action %s failed, retrying: %s", uuid,
+                LOG.warning("[instance: %s] Unknown guest: action %s failed, retrying at the next interval: %s", uuid,
                             CONF.compute.unknown_guests, error)
 
 
 class Resumption:
     """The guests of one host that must be resumed after the start of the service. A boot is detected by the boot id of
-    the kernel, which is stored when all guests are resumed, so a restarted service continues. Guests are started by
-    operations, a limited number at a time, so requests of users take precedence."""
+    the kernel. The id is stored when all guests are resumed: a service that restarts earlier resumes the remaining.
+    Operations start the guests, a limited number at a time, so that requests of users are not delayed."""
 
     def __init__(self, host: str, driver: Driver, guests: Guests) -> None:
         self._host, self._driver, self._guests = host, driver, guests
-        # Guests not requested yet, and guests whose start has not ended yet.
+        # Guests whose start has not been requested yet, and guests whose start has not ended yet.
         self._waiting: list[str] = []
         self._begun: list[str] = []
         self._file = os.path.join(CONF.state_path, f"boot_id.{urllib.parse.quote(host, safe='')}")
@@ -308,7 +308,7 @@ class Resumption:
         try:
             if boot_id != self._last_boot():
                 os.makedirs(CONF.state_path, exist_ok=True)
-                # Atomically: a truncated id would look like another boot.
+                # Replace the file atomically: a truncated id would look like another boot.
                 files.replace(self._file, f"{boot_id}\n", sync=True)
         except OSError as error:
             LOG.error("The next boot of this host will not be detected: cannot write %s: %s", self._file, error)

@@ -24,14 +24,14 @@ from nova.virt.driver import Driver
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T", ExpectedGuest, Eviction, Instance)
-# Returns a page of at most this many guests of a host after the uuid of a guest, in the order of uuids.
+# A query for a page of a host's guests, sorted by uuid. Arguments: context, host, page size, uuid before the page.
 Query = Callable[[context.RequestContext, str, int, str | None], list[T]]
 
 # Maximum number of nodes per message and per transaction of the conductor.
 _PAGE = 250
-# Number of servers per request.
+# Number of servers per request for the volumes of servers.
 _SERVERS = 200
-# Interval in seconds after which all nodes are reported again, in case that rows were changed otherwise.
+# Interval in seconds after which unchanged nodes are reported again, in case another process changed their rows.
 _FULL_REPORT = 600.0
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -43,14 +43,14 @@ class NodeReports:
     def __init__(self, host: str, driver: Driver, guests: Guests, monitors: Monitors | None = None) -> None:
         self._host, self._driver, self._guests = host, driver, guests
         self._monitors = monitors or Monitors({})
-        # Serializes requests, of which the last one must win.
+        # Serializes requests, so that the response to the newest request is stored last.
         self._assigning = threading.Lock()
         self._assigned: frozenset[str] = frozenset()
         self._reported: list[bytes] = []
         self._full_report_at = 0.0
 
     def assign(self) -> bool:
-        """Request the nodes that this host manages, if it shares nodes with others. Return True if there are more."""
+        """Request the nodes that this host manages, if it shares nodes with other hosts. Return True if it got more."""
         with self._assigning:
             visible = self._driver.shared_nodes()
             if visible is None:
@@ -95,7 +95,7 @@ class NodeReports:
 
 
 def pages(query: Query[T], ctx: context.RequestContext, host: str, size: int) -> Iterator[list[T]]:
-    """Yield the pages of a query for the guests of a host, the last of which may be empty."""
+    """Yield the pages of a query for the guests of a host. The last page may be empty."""
     page = query(ctx, host, size, None)
     while len(page) >= size:
         yield page

@@ -1,9 +1,9 @@
 """Runner of operation steps on this host: one operation per instance at a time.
 
 An order runs only while it is current. Duplicates are detected by the rank of the order. An order is confirmed with a
-conductor before its next effect if it is late, has a lower rank than one that ran before, was issued before this
-process started, or its lease was not renewed. The end of an order is reported until a conductor has stored it. A
-refused report means that another process has taken over the instance."""
+conductor before its next effect if it is late, has a lower rank than an order that ran before, was issued before this
+process started, or has a lease that was not renewed. The report of the end of an order is repeated until a conductor
+has stored it. A refused report means that another process has taken over the instance."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from nova.telemetry import metrics, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
-# Seconds. If a step starts later than this after its order, its start is reported separately.
+# Seconds since the start of an order, after which the start of its next step is reported to the conductor separately.
 _PROGRESS_AFTER = 0.5
-# Number of instances whose newest orders are stored.
+# Maximum number of instances whose newest order is stored; beyond it the order that was stored first is removed.
 _STORED_ORDERS = 10_000
-# Seconds for which a step is retried while the hypervisor is unavailable.
+# Seconds for which a step is retried while the hypervisor is unavailable; then the step fails.
 _HYPERVISOR_TIMEOUT = 30.0
-# Seconds between two calls of a step in progress while the hypervisor is unavailable.
+# Seconds between two calls of a step that the hypervisor has begun, while the hypervisor is unavailable.
 _UNAVAILABLE_INTERVAL = 10.0
-# Seconds that a superseded order has to end before the next one starts regardless.
+# Seconds after which a superseded order that has not ended is abandoned, so that the newer order starts.
 _GRACE = 10.0
 # Seconds between two checks of deadlines.
 TICK = 0.5
-# Number of refusals of a report's content, after which a failure is reported instead, and finally nothing.
+# Number of refusals of a report's content after which a failure is reported instead; after twice as many, nothing.
 _REFUSALS = 3
 # Seconds for which a report is repeated while conductors fail on it (InternalError): for example a conductor of the
 # previous release with a read-only database or an unfinished schema upgrade.
@@ -53,8 +53,8 @@ _INTERNAL_ERRORS = 900.0
 
 
 def order_pool() -> FairThreadPool:
-    """Return the thread pool of a nova-compute process. Each kind of work has its own threads. "shutdown": work whose
-    image grants its guest a longer shutdown than the host's default."""
+    """Return the thread pool of a nova-compute process. Each kind of work has its own threads. "shutdown": operations
+    that shut down a guest whose image grants a longer time than [DEFAULT]shutdown_timeout."""
     threads = CONF.compute.threads
     return FairThreadPool({"build": CONF.max_concurrent_builds or threads, "power": threads, "move": threads,
                   "snapshot": CONF.max_concurrent_snapshots or threads, "swap": threads, "urgent": threads,
@@ -82,14 +82,14 @@ class Runner:
         uuid = order.instance.uuid
         with self._mutex:
             if self._stopping.is_set():
-                return  # the order is requested again after the restart
+                return  # this host requests the order again after its restart
             orders, newest = self._orders_by_instance.get(uuid), self._newest.get(uuid)
             late = newest is not None and newest[0] >= order.rank
             if late and (orders is not None or newest == order_key(order) or order.issued_at is None):
                 return  # duplicate, or superseded by a newer attempt or a delete
             if not late:
                 self._newest.store(order)
-            # An order that seems late may be new to a database restored from a backup: the conductor confirms it.
+            # New orders have low ranks after the database was restored from a backup: a conductor decides.
             job = Job(ctx, order, 0.0 if late else self.clock.valid_for(order), self._confirm,
                       late_after=newest if late else None)
             hanging = self._hanging.get(uuid)
@@ -117,8 +117,8 @@ class Runner:
             job.future = self._pool.submit(kind, order.instance.project_id, self._work, job)
         except RuntimeError as error:  # the system has no more threads
             del self._orders_by_instance[job.uuid]
-            LOG.error("[instance: %s] Cannot start %s, a conductor sends it again when its lease ends: %s", job.uuid,
-                      order.action.action, error)
+            LOG.error("[instance: %s] Cannot start a thread for operation %s: %s. A conductor requests the operation "
+                      "again when its lease has expired", job.uuid, order.action.action, error)
 
     def interrupt(self, action_uuid: str, what: str) -> None:
         """Send the interrupt ``what`` to the running step of an action without waiting; "cancel" sets ``cancelled``."""
@@ -126,7 +126,7 @@ class Runner:
             job = next((orders.current for orders in self._orders_by_instance.values()
                         if orders.current.order.action.uuid == action_uuid), None)
         if job is None:
-            LOG.info("Action %s does not run here; nothing to interrupt (%s)", action_uuid, what)
+            LOG.info("Ignoring the request to interrupt action %s (%s): it does not run here", action_uuid, what)
             return
         LOG.info("[instance: %s] Interrupting %s: %s", job.uuid, job.order.action.action, what)
         job.cancelled.set() if what == "cancel" else self._pool.submit(
@@ -136,8 +136,8 @@ class Runner:
         try:
             self._operation(job.order).interrupted(StepHost(self.machine, job, self._progress_of(job)), what)
         except exception.NovaException as error:
-            LOG.warning("[instance: %s] %s cannot handle the interrupt %s: %s", job.uuid, job.order.action.action, what,
-                        error)
+            LOG.warning("[instance: %s] The request to interrupt operation %s (%s) failed, the operation continues: %s",
+                        job.uuid, job.order.action.action, what, error)
 
     def running(self) -> list[str]:
         """Return the actions whose steps this host runs or queues; the heartbeat renews their leases."""
@@ -146,7 +146,7 @@ class Runner:
                     if not job.repeats]
 
     def renewed(self, uuids: Collection[str], lost: Collection[str], at: float) -> None:
-        """Renew the leases of these actions after a heartbeat sent ``at`` (monotonic), and end those of ``lost``."""
+        """Renew the leases of these actions after a heartbeat sent ``at`` (monotonic); end the leases of ``lost``."""
         with self._mutex:
             jobs = [job for orders in self._orders_by_instance.values() for job in orders.jobs()]
         for job in jobs:
@@ -161,11 +161,11 @@ class Runner:
             return uuid in self._orders_by_instance
 
     def stop(self, drain: Drain) -> None:
-        """Finish the running orders. Others are requested again after the restart."""
+        """Finish the running orders. This host requests the waiting orders again after its restart."""
         with self._mutex:
             self._stopping.set()
         if not drain.wait(functools.partial(self._pool.shutdown, wait=True, cancel_futures=True)):
-            LOG.warning("%d operations are not finished: they are resumed after the restart", len(self.running()))
+            LOG.warning("%d operations are not finished: they continue after the restart", len(self.running()))
 
     # --- deadlines -----------------------------------------------------------------------------
     def check_deadlines(self) -> None:
@@ -187,7 +187,7 @@ class Runner:
                 self._resume(orders, job)
 
     def _resume(self, orders: InstanceOrders, job: Job) -> None:
-        """Continue an order whose driver call was to be repeated later."""
+        """Continue a parked order: call its driver again."""
         with self._mutex:
             if orders.current is job and not job.begun and job.parked is not None and not self._stopping.is_set():
                 job.parked = job.parked[0], math.inf
@@ -200,8 +200,8 @@ class Runner:
             with self._mutex:
                 self._hanging[job.uuid] = job
         if job.future is not None and not self._pool.replace(job.future):
-            LOG.error("[instance: %s] %s keeps its thread: too many driver calls hang on this host. Check its storage "
-                      "and hypervisor, then restart nova-compute", job.uuid, job.order.action.action)
+            LOG.error("[instance: %s] %s blocks a thread, which is not replaced: too many calls hang on the host. "
+                      "Check its storage and hypervisor, then restart nova-compute", job.uuid, job.order.action.action)
         self._next(orders, job)
 
     def _report_for(self, job: Job, step: str, error: Exception) -> None:
@@ -237,11 +237,11 @@ class Runner:
                     job.fence()
                     parked[0]()
         except Superseded as error:
-            LOG.info("[instance: %s] Order %s is not current any more: %s", job.uuid, order.step, error)
+            LOG.info("[instance: %s] Step %s ends early without a result: %s", job.uuid, order.step, error)
             self._after_refusal(job)
         except Exception:
-            LOG.exception("[instance: %s] Order %s failed unexpectedly; a conductor continues after its lease",
-                          job.uuid, order.step)
+            LOG.exception("[instance: %s] Step %s failed unexpectedly; a conductor takes over the operation when its "
+                          "lease has expired", job.uuid, order.step)
         finally:
             with self._mutex:
                 orders = self._orders_by_instance.get(job.uuid)
@@ -253,16 +253,16 @@ class Runner:
             self._after_late_return(job)
 
     def _after_late_return(self, job: Job) -> None:
-        """Undo the effect of an abandoned driver call that has returned after its compensation: run that once more.
-        After a newer operation only report the guest."""
+        """Undo the effect of an abandoned driver call that returned after its compensation: run the compensation once
+        more. If a newer operation has begun, only remove the guest or report its power state."""
         while self.busy(job.uuid):
             if self._stopping.wait(TICK):
                 return
         with self._mutex:
             compensation = job.compensation if self._hanging.get(job.uuid) is job else None
             if compensation is not None and job.uuid not in self._orders_by_instance and not self._stopping.is_set():
-                LOG.warning("[instance: %s] A driver call of %s returned after the compensation, which is repeated",
-                            job.uuid, job.order.action.action)
+                LOG.warning("[instance: %s] An abandoned driver call of %s returned after its compensation had run: "
+                            "repeating the compensation", job.uuid, job.order.action.action)
                 repeated = Job(job.ctx, compensation, math.inf, self._confirm, repeats=True)
                 self._orders_by_instance[job.uuid] = InstanceOrders(repeated)
                 self._start(repeated)
@@ -284,7 +284,7 @@ class Runner:
     def _run(self, job: Job) -> None:
         order, report = job.order, self._new_report(job)
         if self._stopping.is_set():
-            return  # not begun: the order is requested again after the restart
+            return  # not begun: this host requests the order again after its restart
         job.fence()
         started = time.monotonic()
         host = StepHost(self.machine, job, self._progress_of(job))
@@ -315,8 +315,8 @@ class Runner:
 
     def _run_batch(self, job: Job, operation: Operation, batch: Sequence[Step], host: StepHost, report: StepReport,
                    started: float) -> tuple[Sequence[Step], float] | None:
-        """Run these steps. Return the remaining steps and the seconds until the first of them is to be called again, if
-        the driver changes the guest meanwhile, or else None."""
+        """Run these steps and return None. If the hypervisor still changes the guest, return the remaining steps and
+        the seconds until the first of them is to be called again."""
         for number, step in enumerate(batch):
             if step is not batch[0] and time.monotonic() - started > _PROGRESS_AFTER:
                 self._send_progress(job, step.name, {}, {})
@@ -340,13 +340,13 @@ class Runner:
                     LOG.exception("[instance: %s] %s failed", job.order.instance.uuid, step.name)
                 report.failure = failure_of(error, self.machine.name)
                 if not job.order.undo:
-                    break  # run the other compensations nevertheless
+                    break  # a failed compensation does not prevent the following ones
         job.leave()
         return None
 
     def _call_step(self, job: Job, step: Callable[[], None]) -> float | None:
-        """Run a step; retry it for a limited time while the hypervisor is unavailable, but until its deadline if the
-        hypervisor has begun with it. Return the seconds after which it is to be called again, or None if it is done."""
+        """Run a step. While the hypervisor is unavailable, retry: for _HYPERVISOR_TIMEOUT, or until the deadline if the
+        hypervisor has begun the step. Return the seconds until the step is to be called again; None when it is done."""
         until = time.monotonic() + _HYPERVISOR_TIMEOUT
         while True:
             try:
@@ -357,7 +357,7 @@ class Runner:
                 return change.seconds
             except exception.HypervisorUnavailable as error:
                 if job.continues:
-                    LOG.warning("[instance: %s] %s is in progress, waiting for the hypervisor: %s", job.uuid,
+                    LOG.warning("[instance: %s] Step %s is in progress, waiting for the hypervisor: %s", job.uuid,
                                 job.step_name, error.inside)
                     return _UNAVAILABLE_INTERVAL
                 if time.monotonic() > until or self._stopping.wait(1.0):
@@ -377,12 +377,12 @@ class Runner:
                         self._newest.store(job.order)
                 return
             except exception.StaleReport as error:
-                raise Superseded("another process has taken over") from error
-            except (exception.ServiceUnavailable, exception.InternalError) as error:  # retried like reports of the end
-                LOG.warning("[instance: %s] Waiting for a conductor to confirm %s: %s", job.uuid, job.order.step, error)
+                raise Superseded("another process has taken over the operation") from error
+            except (exception.ServiceUnavailable, exception.InternalError) as error:  # retried, as in _report
+                LOG.warning("[instance: %s] Step %s waits for a conductor: %s", job.uuid, job.order.step, error)
             job.check()
             if self._stopping.wait(wait):
-                raise Superseded("this host stops")
+                raise Superseded("nova-compute stops")
             wait = min(wait * 2, 10.0)
 
     def _progress_of(self, job: Job) -> Callable[[dict[str, Any], dict[str, Any]], None]:
@@ -397,11 +397,11 @@ class Runner:
             self._engine.progress(job.ctx, msgspec.structs.replace(
                 self._new_report(job), step=step, final=False, changes=changes, results=values))
         except exception.ServiceUnavailable:
-            LOG.debug("Cannot report the progress to a conductor; the end is reported")
+            LOG.debug("Cannot report the progress of step %s to a conductor; its end will be reported", step)
 
     def _report(self, job: Job, report: StepReport) -> None:
-        """Report the end of the order until a conductor has stored it, a newer order exists, or the service stops. A
-        report that cannot be stored is not a failure of the step: it is repeated until the attempt is refused."""
+        """Report the end of the order; repeat the report until a conductor has stored it, a newer order exists, or the
+        service stops. A report that cannot be stored is not a failure of the step."""
         if job.repeats:
             self._after_refusal(job)  # the conductor has stored the report of the compensation that is repeated
             return
@@ -414,26 +414,26 @@ class Runner:
             except exception.StaleReport:
                 if report.attempt != job.order.attempt:
                     continue
-                LOG.info("[instance: %s] The conductor refused the report of %s: another process runs it", job.uuid,
-                         job.order.action.action)
+                LOG.info("[instance: %s] The conductor ignores the result of %s: another process runs the operation",
+                         job.uuid, job.order.action.action)
                 self._after_refusal(job)
                 return
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] Cannot report the end of %s, retrying: %s", job.uuid, report.step, error)
+                LOG.warning("[instance: %s] Cannot report step %s as ended, retrying: %s", job.uuid, report.step, error)
                 if isinstance(error, exception.InternalError):
                     refusals += time.monotonic() - started > _INTERNAL_ERRORS
                 else:
                     refusals += not isinstance(error, exception.ServiceUnavailable)
                 if refusals == _REFUSALS:
-                    # The conductor refuses the content of the report; it can store a failure.
+                    # Conductors refuse the content of the report, but can store a failure without this content.
                     report.changes, report.results = {}, {}
                     report.failure = failure_of(error, self.machine.name)
                 elif refusals > 2 * _REFUSALS:
-                    LOG.error("[instance: %s] Giving up to report the end of %s; a conductor continues after its "
-                              "lease", job.uuid, report.step)
+                    LOG.error("[instance: %s] Conductors refuse the report that step %s ended, giving up; a conductor "
+                              "takes over the operation when its lease has expired", job.uuid, report.step)
                     return
             if job.overtaken or self._stopping.wait(wait):
-                return  # the newer order reports, or the order is requested after the restart
+                return  # the newer order reports, or this host requests the order again after its restart
             wait = min(wait * 2, 10.0)
 
     def _after_refusal(self, job: Job) -> None:
@@ -462,7 +462,7 @@ class Runner:
 
 
 class InstanceOrders:
-    """The orders of one instance: the running one, and the newest one, which waits."""
+    """The orders of one instance: the running order, and the newest order, which waits for it to end."""
 
     def __init__(self, job: Job) -> None:
         self.current = job

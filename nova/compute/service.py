@@ -51,7 +51,7 @@ BINARY = "nova-compute"
 # extension of attached volumes.
 SERVICE_VERSION = 5
 
-# Number of threads for messages per host, if a process serves many hosts. Idle threads cost memory.
+# Number of threads that receive messages per host, if a process serves many hosts. Few, since idle threads cost memory.
 _SHARED_THREADS = 2
 
 
@@ -85,7 +85,7 @@ def watch_gauges(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
 
 
 class ComputeService:
-    """The compute service of one host. stop() drains it; guests keep running. ``pool``: shared threads."""
+    """The compute service of one host. stop() drains it; guests keep running. ``pool``: threads shared by hosts."""
 
     def __init__(self, transport: messaging.RPCTransport, host: str | None = None,
                  machine: Machine | None = None, pool: FairThreadPool | None = None) -> None:
@@ -124,7 +124,7 @@ class ComputeService:
         self._taking = False
 
     def start(self) -> None:
-        """Start the service; return when orders are accepted and the host can be scheduled to."""
+        """Start the service; return when it accepts orders and schedulers can select the host."""
         self.begin()
         for thread in self.periodic:
             thread.start()
@@ -137,10 +137,10 @@ class ComputeService:
         self.machine.driver.start(self.reconciler.guest_changed)
         self.machine.volumes.start()
         bus.retry_until_available(self._register, "a conductor")
-        bus.retry_until_available(self._nodes.assign, "the nodes of this host")
+        bus.retry_until_available(self._nodes.assign, "a conductor")
         bus.retry_until_available(lambda: self.reconciler.start(ctx), "a conductor")
         self.reconciler.compare_later()
-        # Resume before the queue is read: resumed orders have newer attempts than queued ones.
+        # Resume orders before reading the message queue: resumed orders have newer attempts than those in the queue.
         for order in bus.retry_until_available(lambda: self._engine.resume(ctx, self.host), "a conductor"):
             self.runner.submit(context_of(order.action), order)
         self._server = bus.serve(self._transport, COMPUTE, self.host, [(compute.Compute, self)],
@@ -150,8 +150,8 @@ class ComputeService:
         self.reconciler.resume_guests()
 
     def stop(self) -> None:
-        """Stop accepting orders and finish the running ones within graceful_shutdown_timeout. Other orders continue
-        after the restart, or on another host if this one does not return."""
+        """Stop accepting orders and finish the running ones within graceful_shutdown_timeout. Waiting orders continue
+        after the restart, or on another host if this host does not return."""
         drain = Drain()
         self.stop_taking()
         drain.wait(self._quiesced_guests.stop)
@@ -186,7 +186,7 @@ class ComputeService:
         protocol = PROTOCOLS.get(console_type, "")
         options = {VNC: CONF.vnc, SPICE: CONF.spice, SERIAL: CONF.serial_console, MKS: CONF.mks}.get(protocol)
         address = self.machine.driver.consoles.address(uuid, protocol) if options and options.enabled else None
-        # Consoles with a TLS port only are for SPICE clients that connect directly.
+        # A console that has only a TLS port is for SPICE clients that connect directly.
         if address is None or not (address.port or console_type == SPICE_DIRECT):
             raise exception.ConsoleTypeUnavailable(console_type=console_type)
         return address
@@ -228,17 +228,17 @@ class ComputeService:
 
     # --- periodic ----------------------------------------------------------------------------------
     def report_nodes(self) -> None:
-        """Report inventories and traits if they changed. Compare the guests of nodes taken over from another host."""
+        """Report inventories and traits if they changed. If this host took over nodes, also compare the guests."""
         if self._nodes.report():
             self.reconciler.compare()
 
     def _register(self) -> None:
-        """Register the service. Raises HostIdentityMismatch: the database has this host name for another machine, or
-        this machine under another name, or belongs to another deployment, or [rpc]key_file belongs to another host."""
+        """Register the service. Raises HostIdentityMismatch if the database has this host name for another machine,
+        another name for this machine, or another deployment id, or if [rpc]key_file is the key of another host."""
         key_host = bus.keys_of(self._transport).host
         if key_host not in ("", self.host):
             raise exception.HostIdentityMismatch(host=self.host, reason=f"[rpc]key_file is the key of host {key_host}")
-        # The number of virtual hosts of a machine may increase later.
+        # A virtual host may be new although its machine is registered: operators can add virtual hosts later.
         virtual, belongs_to = self.machine.driver.virtual, identity.deployment()
         service = self._heartbeat.register(
             context.admin(), self.host, BINARY, COMPUTE, SERVICE_VERSION,
@@ -261,16 +261,16 @@ class ComputeService:
         self.heartbeat_sent()
 
     def returned(self) -> None:
-        """Register again after an operator deleted the service record while it runs."""
+        """Register again after an operator deleted the record of this running service."""
         self._register()
         self._nodes.report(full=True)
 
     def heartbeat_sent(self) -> None:
-        """Note a successful heartbeat; compare guests if the previous one is too old."""
+        """Note a successful heartbeat; compare guests with the database if the previous heartbeat is too old."""
         now = time.monotonic()
         silent, self._last_beat = now - self._last_beat, now
         if silent > CONF.service_down_time / 2:
-            LOG.warning("No heartbeat of this host reached a conductor for %.0f s: comparing guests", silent)
+            LOG.warning("No heartbeat of this host reached a conductor for %.0f s: comparing its guests", silent)
             self.reconciler.heartbeat_resumed()
 
     def _hypervisor_lost(self, error: exception.NovaException) -> None:
@@ -280,13 +280,13 @@ class ComputeService:
             LOG.warning("Cannot report to conductors that the hypervisor is unavailable: %s", away)
 
 
-# Numbers of hosts that start, and that stop, at the same time. Most of that time is waiting.
+# Maximum number of virtual hosts of this process that start, and that stop, in parallel. Starts and stops mostly wait.
 _STARTING = 16
 _STOPPING = 100
 
 
 def compute_of(transport: messaging.RPCTransport) -> ComputeService | VirtualHosts:
-    """Return the service to run: of this host, or of all virtual hosts of the driver."""
+    """Return the service of all virtual hosts of the configured driver, or of this host if the driver has none."""
     drivers = hosts_of_driver()
     if not drivers:
         return ComputeService(transport)
@@ -311,11 +311,11 @@ class VirtualHosts:
         self.periodic += watch_gauges([(service.runner, service.machine.driver) for service in services])
 
     def start(self) -> None:
-        """Start all hosts; return when each of them accepts orders and can be scheduled to."""
+        """Start all hosts; return when each of them accepts orders and schedulers can select it."""
         beats, *others = self.periodic
         with concurrent.futures.ThreadPoolExecutor(_STARTING) as pool:
             for started, _none in enumerate(pool.map(ComputeService.begin, self.services), 1):
-                # Send heartbeats for the first hosts while the last ones are still starting.
+                # Send heartbeats for hosts that have started while other hosts are still starting.
                 if started % 50 == 0:
                     self._beat_for(self.services[:started])
         beats.start()
@@ -326,7 +326,7 @@ class VirtualHosts:
     def stop(self) -> None:
         """Stop accepting orders and finish the running steps."""
         with concurrent.futures.ThreadPoolExecutor(_STOPPING) as pool:
-            # Stop accepting orders on all hosts first, because they share the threads that end with the first host.
+            # Stop accepting orders on all hosts first, because the shared threads end when the first host stops.
             list(pool.map(ComputeService.stop_taking, self.services))
             list(pool.map(ComputeService.stop, self.services))
         for thread in self.periodic:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 GROUP = "glance"
 PAGE = 1000
-# Timeout in seconds of the response to an upload: Glance stores the data after a proxy may have buffered all of them.
+# Timeout in seconds of the response to an upload: Glance may store the data only after a proxy has buffered all of it.
 STORE_TIMEOUT = 600
 PATCH = "application/openstack-images-v2.1-json-patch"
 # Fields of Glance's API that Nova uses; all other names except _OTHER are properties.

@@ -15,7 +15,7 @@ from nova.objects.servers.volume_image import MAPPING, describes_volumes, withou
 # Properties of an image with the ids of kernel and ramdisk -> allowed disk formats.
 _BOOT_FILES = {"kernel_id": ("aki", "raw"), "ramdisk_id": ("ari", "raw")}
 # Maximum number of characters in all properties, since they are stored with each server and read in lists of servers.
-# The description of volumes is not stored and has a limit of its own with the same value.
+# The property that describes volumes is not stored; the same limit applies to it separately.
 _MAX_CHARACTERS = 64 * 1024
 
 
@@ -89,7 +89,7 @@ def _boot_file(ctx: RequestContext, base: Image, name: str) -> str:
     ident = str(base.properties.get(name) or "")
     if ident in ("", "nokernel"):
         return ""
-    if CONF.glance.verify_glance_signatures:  # hosts do not get its certificate
+    if CONF.glance.verify_glance_signatures:  # hosts get no certificate of a kernel or ramdisk
         raise exception.ImageUnacceptable(image_id=base.id, reason=f"the signature of its {name} cannot be verified")
     try:
         image = _show(ctx, ident)

@@ -51,7 +51,7 @@ def verify(image: Image, path: str) -> None:
 
 
 def fingerprint(image: Image) -> str:
-    """Return an identifier of a verified image, which differs for another certificate or signature."""
+    """Return an identifier of a verified image, which changes with its certificate and its signature."""
     signature = image.properties.get(signature_utils.SIGNATURE, "")
     return hashlib.sha256(f"{image.certificate}\n{signature}".encode()).hexdigest()[:32]
 

@@ -65,13 +65,13 @@ class HostNetwork(abc.ABC):
         """Replace the ingress rules of a guest atomically, unless newer rules were received before."""
 
     def refresh_groups(self, filters: Sequence[GroupFilter]) -> None:
-        """Apply changed rules or members of security groups, unless newer ones were received before."""
+        """Apply changed rules or members of security groups, unless newer versions were received before."""
 
     def refresh_peers(self, peers: Peers) -> None:
-        """Apply a changed list of the hosts of a network, unless a newer one was received before."""
+        """Apply a changed list of the hosts of a network, unless a newer list was received before."""
 
     def refresh_names(self, domains: Sequence[ServedDomain]) -> None:
-        """Apply changed DNS records of floating addresses, unless newer ones were received before."""
+        """Apply changed DNS records of floating addresses, unless newer versions were received before."""
 
     def stop(self) -> None:
         """Stop the threads of the service. Networks and guests continue."""
@@ -94,7 +94,7 @@ class NoNetwork(HostNetwork):
 
 
 class OutsidePort(NamedTuple):
-    """A port of an external service. ``server``: its device_id; ``host``: the host that it is bound to, or ""."""
+    """A port of an external service. ``server``: its device_id; ``host``: the host to which it is bound, or ""."""
 
     id: str
     server: str
@@ -111,7 +111,7 @@ class Allocator(Protocol):
 
     def validate(self, ctx: RequestContext, project_id: str, wanted: Sequence[NetworkRequest] | None,
                  auto: bool = False) -> list[NetworkRequest]:
-        """Validate the requested interfaces of a server with the rights of the caller, and return them completed.
+        """Validate the requested interfaces of a server with the rights of the caller, and return the full requests.
         ``wanted``: None for the network of the project. ``auto``: an external service creates this network if there is
         none. Raises NetworkAmbiguous, UnableToAutoAllocateNetwork, NetworkNotFound, PortNotFound,
         PortInUse, PortNotSupported, PortFieldNotSupported, FixedIpInvalid, FixedIpInUse, NetworkRequiresSubnet,
@@ -133,7 +133,7 @@ class Allocator(Protocol):
         difference. ``servers`` reads the servers; it is called after the ports were read."""
 
     def ports_of_servers(self, ctx: RequestContext, servers: Sequence[str]) -> list[OutsidePort]:
-        """Return the ports with the ids of these servers, also those of other projects."""
+        """Return the ports of all projects whose device_id is the id of one of these servers."""
 
     def ports_at(self, ctx: RequestContext, host: str) -> list[OutsidePort]:
         """Return the ports of servers that are bound to a host."""

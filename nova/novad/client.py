@@ -54,8 +54,8 @@ class Client:
 
     - unix:///PATH: a socket of root or of this user, which needs no secret;
     - tcp://HOST:PORT on loopback: calls are signed (:mod:`nova.novad.signing`);
-    - tls://HOST:PORT: with the authority (and, where novad requires it, the certificate and key) that NOVA_CACERT,
-      NOVA_CERT and NOVA_KEY name; the secret travels.
+    - tls://HOST:PORT: the secret is sent. NOVA_CACERT names the file of the CA certificate, NOVA_CERT and NOVA_KEY the
+      files of the client certificate and its key, if novad requires one.
 
     With the default address novad's local socket is tried first. Raises Unreachable.
     """
@@ -68,7 +68,7 @@ class Client:
         if (scheme not in ("tcp", "tls") or ":" not in where) and (scheme != "unix" or not where.startswith("/")):
             raise Unreachable(f"{self.address} is not an address: use tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH")
         if scheme == "tcp" and not on_loopback(where.rpartition(":")[0]):
-            raise Unreachable(f"{self.address}: use tls://{where}: without TLS the secret is sent on loopback only")
+            raise Unreachable(f"{self.address}: use tls://{where}: without TLS, only addresses on loopback are used")
         local = pathlib.Path(where) if scheme == "unix" else _SOCKET if self.address == DEFAULT else None
         if local is not None and (why := _unusable(local)):
             if scheme == "unix":
@@ -81,7 +81,7 @@ class Client:
                     "grpc.max_receive_message_length": 64 << 20}  # A control node sends the data of all its nodes.
         options = [*(defaults | dict(channel)).items()]
         self._metadata = [("authorization", f"Bearer {given}")] if scheme == "tls" and given else []
-        self._secret = given if scheme == "tcp" and local is None else ""  # Calls are signed with it.
+        self._secret = given if scheme == "tcp" and local is None else ""  # Calls are signed with this secret.
         if scheme == "tls":
             self._channel = grpc.secure_channel(where, _credentials(environ), options)
         else:

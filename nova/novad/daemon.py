@@ -143,7 +143,7 @@ class Daemon:
         self._done(made, progress)
 
     def remove(self, volumes: bool, secrets: bool, progress: Progress) -> None:
-        """Remove all components. Data and secrets are removed only with ``volumes`` and ``secrets``."""
+        """Remove all components; with ``volumes`` also their data, with ``secrets`` also the secrets."""
         self.participant.give_up_waiting(progress)
         with self._steering(history.REMOVE, steered=True) as peers:
             changes = self.deployer.removals()
@@ -156,7 +156,7 @@ class Daemon:
     def _steering(self, kind: str, steered: bool = False) -> Iterator[list[Peer]]:
         """Lock out other changes and connect to the other nodes. Raises Busy, Refused."""
         if self.participant.steered and not steered:
-            raise Refused(f"A control node assigns the components of node {self.options.name}. Run the command there.")
+            raise Refused(f"Run the command on the control node, which assigns the components of {self.options.name}.")
         with self.deployer.changing(kind):
             peers: list[Peer] = []
             if self.coordinator is not None:
@@ -170,7 +170,7 @@ class Daemon:
         places = [self.options.place, *(peer.place for peer in peers)]
         for name in wanted:
             if not any(place.runs(self.whole.component(name)) for place in places):
-                raise Refused(f"No node has a role of {name}: {', '.join(self.whole.component(name).roles)}.")
+                raise Refused(f"No node has one of the roles of {name}: {', '.join(self.whole.component(name).roles)}.")
         here = {name: version for name, version in wanted.items() if name in self.deployer.platform.components}
         return [] if wanted and not here else self.deployer.plan(here)
 
@@ -278,7 +278,7 @@ class Daemon:
         return self.deployer.order(names or current)
 
     def states(self) -> list[pb.ComponentState]:
-        """Return the deployed components in the order of the platform file; components that have left it are last."""
+        """Return the deployed components in the order of the platform file; components missing in it are last."""
         containers = {present.name: present for present in self.runtime.containers(self.deployer.platform.name)}
         current, file = self.journal.components(), self.deployer.platform.components
         states = []
@@ -342,7 +342,7 @@ class Daemon:
             LOG.warning("Cannot check or restart component %s, retrying at the next check: %s", name, error)
 
     def _start_again(self, deployed: Deployed, why: str, stop: bool = False) -> None:
-        """Start a component, or restart it (``stop``), unless the pause since its last start has not ended."""
+        """Start a component, or restart it (``stop``), if the pause after its previous start has ended."""
         times, last = self._starts.get(deployed.name, (0, 0.0))
         if times and time.monotonic() < last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(times, 10)):
             return
@@ -363,7 +363,7 @@ class Daemon:
             self.deployer.containers.check(deployed)
         except containers.Unhealthy as error:
             if 0 <= time.time() - started < check.start:
-                return  # The pause has not ended. A start in the future was recorded with another clock.
+                return  # In the grace period. A start time in the future was recorded before the clock was changed.
             self._failures[name] = self._failures.get(name, 0) + 1
             self._unhealthy[name] = error.message
             if self._failures[name] >= check.retries:

@@ -14,12 +14,12 @@ from nova.common.errors import Invalid
 
 T = TypeVar("T")
 
-_MOST = 1 << 20  # bytes of a file
-# A TOML key of more parts than any field has: the time that tomllib takes grows with the cube of their number.
+_MOST = 1 << 20  # maximum number of bytes of a file
+# Matches a TOML key of more than 16 parts: the time of tomllib grows with the cube of the number of parts.
 _LONG_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""", re.ASCII)
-# Maximum number of values of a YAML document, counted before any is built. An alias counts as what it stands for.
+# Maximum number of values of a YAML document, checked before values are built. An alias counts as all its values.
 _NODES = 20_000
-_LONG = 500  # Characters of a text that count as a value of their own.
+_LONG = 500  # Number of characters of a text that count as one more value.
 _DEPTH = 32
 # Maximum number of characters of a number or date: the time to convert "1:1:1…" grows with the square of its length.
 _NUMBER = 100
@@ -33,7 +33,7 @@ class _Loader(_Base):  # type: ignore[misc]
 
     def flatten_mapping(self, node: Any) -> None:
         keys = collections.Counter(str(key.value) for key, _value in node.value if key.value != "<<")
-        if len(keys) < keys.total() and not hasattr(node, "flat"):  # A merged table has keys of others.
+        if len(keys) < keys.total() and not hasattr(node, "flat"):  # A merged table has keys of its sources.
             _refuse(node.start_mark, f"the key {keys.most_common(1)[0][0]!r} is defined twice")
         node.flat = True
         super().flatten_mapping(node)
@@ -93,8 +93,8 @@ def convert(data: Any, kind: type[T], name: str) -> T:
 
 
 def _located(message: str, data: Any, kind: type[Any]) -> str:
-    """Return the message of msgspec with the field in front. [...] stands for the first wrong entry of a table: tables
-    of ``data`` are reduced to it."""
+    """Return the message of msgspec with the field in front. [...] stands for the first wrong entry of a table: all
+    other entries are removed from ``data``."""
     problem, at, path = message.rpartition(" - at `")
     if not at:
         return message
@@ -111,7 +111,7 @@ def _located(message: str, data: Any, kind: type[Any]) -> str:
 
 
 def _first_wrong(table: dict[Any, Any], message: str, data: Any, kind: type[Any]) -> Any:
-    """Return the first key of a table in ``data`` with which this error occurs, by bisection, and remove the others."""
+    """Return the first key of a table in ``data`` that causes this error, by bisection, and remove all other keys."""
     entries = [*table.items()]
     while len(entries) > 1:
         half = len(entries) // 2

@@ -2,7 +2,7 @@
 
 from nova.common.errors import ReportedError
 
-_MOST = 2400  # Maximum number of bytes of a message. gRPC loses longer ones: they are percent-encoded, in 8 KiB.
+_MOST = 2400  # Maximum bytes of a message: gRPC encodes each byte in up to 3 and drops messages of more than 8 KiB.
 
 
 def shortened(message: str) -> str:

@@ -22,7 +22,7 @@ TYPE = "_nova._tcp.local."
 _ROLE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _MOST_INSTANCES, _MOST_ROLES, _MOST_ADDRESSES = 500, 16, 16
 _RESOLVERS = 8  # Number of concurrent resolvers, so that a silent instance delays no other.
-_ANSWER = 2.0  # timeout of a query for an address
+_ANSWER = 2.0  # timeout in seconds of a query for the address of an instance
 _TTL = 120  # Seconds after which the announcement of a killed novad expires.
 
 
@@ -64,7 +64,7 @@ class Watch:
     def __init__(self, interfaces: Sequence[str] | None = None) -> None:
         from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf
 
-        logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)  # It logs data of strangers.
+        logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)  # It logs unverified data from the network.
         self._instances: dict[str, Instance | None] = {}  # An instance is None until its address is resolved.
         self._queued: set[str] = set()  # Names that no resolver has processed yet.
         self._events: queue.SimpleQueue[tuple[str, Instance | None]] = queue.SimpleQueue()  # None: disappeared.
@@ -102,7 +102,7 @@ class Watch:
         if self._events.qsize() < _MOST_INSTANCES:
             info = ServiceInfo(TYPE, name)
             with contextlib.suppress(Exception):  # A malformed record is left to the resolver.
-                if info.load_from_cache(self._zeroconf):  # A complete announcement waits for no resolver.
+                if info.load_from_cache(self._zeroconf):  # A complete announcement needs no resolver.
                     with self._lock:
                         self._admit(name)
                     self._report(name, info)
@@ -113,7 +113,7 @@ class Watch:
                 self._pool.submit(self._resolve, name)
 
     def _admit(self, name: str) -> bool:
-        """Add a name if there is room. A full table drops the oldest resolved name, those without an address first."""
+        """Add a name if there is room. A full table drops the oldest resolved name, names without address first."""
         if name not in self._instances and len(self._instances) >= _MOST_INSTANCES:
             resolved = [candidate for candidate in self._instances if candidate not in self._queued]
             if not resolved:
@@ -138,12 +138,12 @@ class Watch:
 
 
 class Announcement:
-    """The announcement of a novad on the interfaces of these addresses. Raises OSError and errors of zeroconf."""
+    """The announcement of a novad on the interfaces with ``addresses``. Raises OSError and errors of zeroconf."""
 
     def __init__(self, announced: Instance, addresses: Sequence[str], port: int, tls: bool) -> None:
         from zeroconf import ServiceInfo, Zeroconf
 
-        logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)  # It logs data of strangers.
+        logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)  # It logs unverified data from the network.
         label = printable(announced.node, 63).encode()[:60].decode("utf-8", "ignore") or "novad"
         host = re.sub(r"[^a-z0-9-]", "-", label.lower())[:50]
         properties = {"version": announced.version, "node": label, "roles": ",".join(announced.roles)[:200],

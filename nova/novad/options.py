@@ -16,7 +16,7 @@ EXAMPLE = pathlib.Path(__file__).with_name("novad.toml")
 
 
 class Node(Strict, frozen=True, kw_only=True):
-    """A node that a control node deploys to. ``roles``: they decide which components run there."""
+    """A node to which a control node deploys. ``roles`` decide which components run on the node."""
 
     address: Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}\Z")]
     node: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\Z")]

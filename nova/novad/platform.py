@@ -23,7 +23,7 @@ from nova.novad.documents import Strict
 NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
 _TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}\Z")
-# No "$" within, so that an unclosed reference is not scanned again from each of its beginnings.
+# No "$" within a name, so that the time to scan a text with unclosed references is linear.
 _ADDRESS = re.compile(r"\$\{address:([^}$]*)\}")
 _PLACEHOLDER = re.compile(r"\$\{(?:node|address:([^}$]*))\}")
 _NODE = "${node}"
@@ -58,7 +58,7 @@ class Bind(Strict, frozen=True, kw_only=True):
 
 
 class PublishedPort(Strict, frozen=True, kw_only=True):
-    """A published port of the container. Without a network of its own the container uses the ports of the node anyway.
+    """A published port of the container. A container without networks and published ports uses the node's network.
     ``${address:COMPONENT}`` as address is the address at which other nodes reach the component."""
 
     container: Port
@@ -93,9 +93,9 @@ class Secret(Strict, frozen=True, kw_only=True):
 
 
 class Component(Strict, frozen=True, kw_only=True):
-    """A component. ``data_of``: other components whose data it changes in an upgrade (a conductor: those of its
-    database). Their data are backed up and restored together with its own. ``dump``, ``restore``: commands in the
-    running container that write its data to their output and read them from their input."""
+    """A component. ``data_of``: other components whose data this component changes in an upgrade (a conductor changes
+    those of its database); they are backed up and restored together. ``dump``, ``restore``: commands in the running
+    container that write the component's data to their output and read them from their input."""
 
     image: Annotated[str, msgspec.Meta(min_length=1)]
     version: str = ""
@@ -216,7 +216,7 @@ class Platform(Strict, frozen=True, kw_only=True):
             candidates = [place] if place.runs(component) else [other for other in places if other.runs(component)]
             if len(candidates) != 1:
                 nodes = ", ".join(other.node for other in candidates)
-                raise Invalid(f"{where}: {match.group(0)}: it runs on "
+                raise Invalid(f"{where}: {match.group(0)}: the component runs on "
                               f"{f'several nodes: {nodes}' if nodes else 'no node'}.")
             if not candidates[0].address:
                 raise Invalid(f"{where}: {match.group(0)}: node {candidates[0].node} listens on all addresses: set "

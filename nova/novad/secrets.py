@@ -1,10 +1,10 @@
 """Secrets of a platform: generated once, stored in files that only root can read, optionally encrypted.
 
-Their values are masked in the output of components, also if a secret is divided. Logs are divided: a line of a log ends
-after 8 KiB, lines of both output streams alternate, and an excerpt often begins or ends within a secret. Text is
-therefore searched across line ends, per stream and as a whole, and a part of a secret at the beginning or end is
-masked, too. A secret is found in plain form, percent-encoded, as a string of JSON, and in Base64. The first bytes of a
-secret, less than four, are shown if the text ends with them.
+Values are masked in the output of components, even where the output splits a secret: a line of a log ends after 8 KiB,
+lines of both output streams alternate, and an excerpt may begin or end within a secret. Text is therefore searched
+across line ends, per stream and as a whole, and a part of a secret at the beginning or end of the text is masked, too.
+A secret is found in plain form, percent-encoded, as a JSON string, and in Base64. If a text ends with the first one to
+three bytes of a secret, these bytes are not masked.
 """
 
 import base64
@@ -23,7 +23,7 @@ from nova.common.errors import Invalid, NotKnown
 from nova.novad.platform import Secret
 
 MASK = "********"
-_PIECE = 4  # bytes of a piece of a secret at the beginning or end that are masked
+_PIECE = 4  # Minimum length in bytes of a part of a secret that is masked at the beginning or end of a text.
 _LEAST = 8  # Minimum length in bytes of a form or line of a secret that is masked on its own.
 _WHOLE = -1  # Number of the stream that combines the lines of all streams.
 _SEALED = b"novad-1:"
@@ -44,7 +44,7 @@ class Masker:
             character if character.isprintable() or character == "\n" else "?" for character in masked)
 
     def spans(self, text: bytes, beginning: bool) -> list[tuple[int, int]]:
-        """Return the positions of secrets, with parts at the end and, if ``beginning``, at the beginning."""
+        """Return the positions of secrets in a text, and of parts at its end and (if ``beginning``) its beginning."""
         spans: list[tuple[int, int]] = []
         for form in self.forms:
             start = text.find(form)
@@ -74,11 +74,11 @@ class MaskedStream:
         self._keep = max((len(form) for form in masker.forms), default=1) - 1
 
     def lines(self, lines: Sequence[tuple[int, bytes]]) -> list[str]:
-        """Return lines, each of which has the number of its output stream, with their secrets masked."""
-        marks = [0] * len(lines)  # Bits of each line: a byte of value 1 for each byte to mask.
+        """Return the texts of lines with secrets masked. Each line is given with the number of its output stream."""
+        marks = [0] * len(lines)  # For each line a number, of which a byte is 1 where the byte of the line is masked.
         streams = {stream for stream, _line in lines} if self._masker.forms else set()
         if len(all_streams := self._ends.keys() | streams) > 1 and len(self._ends) == 1:
-            self._ends[_WHOLE] = next(iter(self._ends.values()))  # Until now all lines belong to one stream.
+            self._ends[_WHOLE] = next(iter(self._ends.values()))  # All earlier lines belong to one stream.
         for stream in (*streams, *([_WHOLE] if len(all_streams) > 1 and streams else [])):
             numbers = [number for number, (origin, _line) in enumerate(lines) if stream in (origin, _WHOLE)]
             end = self._ends.get(stream)
@@ -121,7 +121,7 @@ class Secrets:
         self.directory = directory
         self.version = 0
         files.private_directory(directory, owned=True)
-        # Left by a killed novad, of this or an earlier release.
+        # Temporary files of a novad that was killed, of this or an earlier release.
         for left in (*directory.glob(".new-*"), *directory.glob(".*.new")):
             left.unlink()
         self._key = b""
@@ -151,18 +151,18 @@ class Secrets:
         return {name: value for name, value in sorted(values.items()) if self._read(name) != value}
 
     def keep(self, names: Iterable[str]) -> None:
-        """Store the current values of these secrets, and of no others, until put_back()."""
+        """Save the current values of these secrets, and of no other secrets, for put_back()."""
         self.forget()
         for name in names:
             files.replace(self.directory / f".kept-{name}", (self.directory / name).read_bytes(), sync=True)
 
     def forget(self) -> None:
-        """Delete the stored previous values."""
+        """Delete the values that keep() saved."""
         for path in self.directory.glob(".kept-*"):
             path.unlink(missing_ok=True)
 
     def put_back(self) -> None:
-        """Restore the stored previous values. The call may be repeated."""
+        """Restore the values that keep() saved. The call may be repeated."""
         for path in self.directory.glob(".kept-*"):
             name = path.name.removeprefix(".kept-")
             self._remember(name)

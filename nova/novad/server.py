@@ -39,9 +39,9 @@ LOG = logging.getLogger(__name__)
 
 _THREADS = 32
 _READERS = 24  # Maximum number of concurrent log readers, so that other calls get threads.
-_TAIL, _MOST_TAIL = 100, 10_000  # Number of past lines of a log: by default, at most.
+_TAIL, _MOST_TAIL = 100, 10_000  # Number of past lines of a log: default, maximum.
 _MESSAGE = 1 << 18  # Maximum number of characters of log lines in a message.
-_STREAMS, _CALLS = 64, 512  # Maximum number of concurrent calls: of one connection, of all.
+_STREAMS, _CALLS = 64, 512  # Maximum number of concurrent calls: per connection, in total.
 _REQUEST = 2 << 20  # Maximum size of a request in bytes: a control node sends a whole platform.
 _CODES: dict[type[ReportedError], grpc.StatusCode] = {
     Invalid: grpc.StatusCode.INVALID_ARGUMENT, NotKnown: grpc.StatusCode.NOT_FOUND, Away: grpc.StatusCode.UNAVAILABLE,
@@ -51,7 +51,7 @@ _CODES: dict[type[ReportedError], grpc.StatusCode] = {
 
 
 class Server:
-    """Listens on the address of the options and on the local sockets, which only root can open and need no secret."""
+    """Listens on the address of the options, and on local sockets, which need no secret: only root can open them."""
 
     def __init__(self, daemon: Daemon, updates: Updates | None = None, launcher: str = "") -> None:
         self.daemon = daemon
@@ -108,22 +108,22 @@ class Server:
         self._local.start()
 
     def stop(self, seconds: float = 2) -> None:
-        """Cancel all calls within this time."""
+        """Stop accepting calls; cancel running calls after ``seconds``."""
         self._health.enter_graceful_shutdown()
         for ended in [self._network.stop(seconds), self._local.stop(seconds)]:
             ended.wait()
 
 
 class _Login(grpc.ServerInterceptor):
-    """Admits clients with the shared secret: in the metadata with TLS, else as a signature. Health checks need none. A
-    client without the secret is refused before its request arrives, and occupies no thread."""
+    """Admits clients that have the shared secret: they send it over TLS, and otherwise sign calls with it. Health
+    checks need no secret. Other clients are refused before their request arrives, and occupy no thread."""
 
     def __init__(self, secret: str, tls: bool, health: grpc_health.HealthServicer) -> None:
         self._expected = f"Bearer {secret}".encode()
         self._tls, self._warned = tls, False
         self._verifier = signing.Verifier(secret)
-        self._refuse = _refusal("The shared secret is missing or another one: --secret, $NOVA_SHARED_SECRET.")
-        self._check = grpc.stream_stream_rpc_method_handler(  # Answers for novad as a whole.
+        self._refuse = _refusal("The shared secret is missing or wrong: set --secret or $NOVA_SHARED_SECRET.")
+        self._check = grpc.stream_stream_rpc_method_handler(  # Reports the health of novad as a whole.
             lambda _requests, context: iter([health.Check(health_pb2.HealthCheckRequest(), context)]),
             response_serializer=health_pb2.HealthCheckResponse.SerializeToString)
 
@@ -183,7 +183,7 @@ def handler(service: str, servicer: object) -> grpc.GenericRpcHandler:
                 context.set_trailing_metadata(((ANSWERED, type(error).__name__),))
                 context.abort(code, shortened(error.message))
             except OSError as error:  # For example, a full disk.
-                LOG.exception("A request failed, its client gets the error")
+                LOG.exception("A request failed; the client receives the error")
                 context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, shortened(f"{os_error_text(error)}."))
         return grpc.unary_stream_rpc_method_handler(responses, getattr(pb, method.input_type.name).FromString,
                                                     getattr(pb, method.output_type.name).SerializeToString)
@@ -194,7 +194,7 @@ def handler(service: str, servicer: object) -> grpc.GenericRpcHandler:
 
 def _stream(act: Callable[[_Calls, Any, Progress], list[str] | None]) -> Callable[
         [Any, Any, grpc.ServicerContext], Iterator[pb.Progress]]:
-    """Return the method of a servicer that yields the progress of ``act``, which ends even if the client leaves."""
+    """Return the method of a servicer that yields the progress of ``act``, which continues without the client."""
     def method(calls: _Calls, request: Any, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         reports = queue.SimpleQueue[pb.Progress | BaseException | None]()
         def work() -> None:
@@ -332,7 +332,7 @@ class _Calls:
             secrets = self.daemon.secrets
             version, stream = secrets.version, MaskedStream(secrets.masker())
             for some in lines.batches():
-                if version != secrets.version:  # A secret exists here before a component can write it to its log.
+                if version != secrets.version:  # A secret is stored here before its components start.
                     version = secrets.version
                     stream.use(secrets.masker())
                 for text in _messages(stream.lines(some)):

@@ -20,7 +20,7 @@ import time
 CHALLENGE = "/nova.novad.v1.Login/Challenge"
 # Metadata of a challenge, and of a signed call.
 NONCE, SIGNATURE = "novad-nonce", "novad-signature"
-LIFETIME = 60.0  # Seconds from a challenge to its call.
+LIFETIME = 60.0  # Maximum number of seconds between a challenge and its call.
 
 _SIZE = 16  # Length of random numbers in bytes.
 
@@ -60,7 +60,7 @@ def _mac(key: bytes, *words: str) -> str:
 
 
 class Verifier:
-    """Issues nonces and verifies calls signed with them. Only used nonces are stored, so strangers occupy no memory."""
+    """Issues nonces and verifies calls signed with them. Stores only used nonces: unknown clients occupy no memory."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
@@ -76,7 +76,7 @@ class Verifier:
 
     def verified(self, method: str, given: str) -> str | None:
         """Return the SHA-256 that the call's request must have, or None if the signature is not valid. Its nonce must
-        have been issued here, not too long ago, and not have been used before."""
+        have been issued here within the last LIFETIME seconds, and not have been used before."""
         if given.count(" ") != 3:
             return None
         ours, theirs, digest, mac = given.split(" ")

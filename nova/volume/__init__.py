@@ -1,1 +1,1 @@
-"""Volumes on a host: back ends are entry points of nova.volume.drivers, [volume]driver names the one in use."""
+"""Volume back ends: entry points of nova.volume.drivers on hosts, of which [volume]driver selects one."""

@@ -69,7 +69,7 @@ class HostVolumes(abc.ABC):
     def connect(self, info: ConnectionInfo, fetch: Fetch | None = None,
                 key: VolumeKey | None = None) -> VolumeConnection:
         """Connect a volume to this host. Raises VolumeUnusable, DiskFull, ImageUnacceptable. ``fetch``: None on hosts
-        of the fake driver, where volumes with an image are empty. ``key``: its encryption key, for the hypervisor."""
+        of the fake driver, where volumes with an image are empty. ``key``: the volume's key, for the hypervisor."""
 
     @abc.abstractmethod
     def disconnect(self, info: ConnectionInfo) -> None:
@@ -139,7 +139,7 @@ class Attachments(Protocol):
         encryption is not supported)."""
 
     def servers(self, ctx: RequestContext, volume_id: str) -> set[str]:
-        """Return the servers that a volume is attached to, as visible to the caller. Raises VolumeNotFound."""
+        """Return the servers to which a volume that the caller may read is attached. Raises VolumeNotFound."""
 
     def check_swap(self, ctx: RequestContext, project_id: str, old: str, new: str) -> bool:
         """Return True if the service migrates volume ``old`` into ``new``, so that the volume keeps its id. Raises

@@ -28,7 +28,7 @@ _TEMPORARY = ".part"  # suffix of incomplete files
 # Age in seconds after which an incomplete file counts as abandoned and is deleted.
 _ABANDONED = 24 * 3600
 _GIB = 1 << 30
-_REMEMBERED = 10_000  # removed paths
+_REMEMBERED = 10_000  # maximum number of stored paths of removed data
 
 
 class LocalVolumes(HostVolumes):
@@ -37,7 +37,7 @@ class LocalVolumes(HostVolumes):
     def __init__(self, tools: DiskTools, directory: str | None = None) -> None:
         super().__init__(tools)
         self.directory = directory or str(CONF.volume.pool)
-        # The latest paths that remove() deleted. An operation that was superseded may be about to create one of them.
+        # The newest paths that remove() deleted: a superseded operation may still be about to create one of them.
         self._removed = collections.OrderedDict[str, None]()
 
     def start(self) -> None:
@@ -61,7 +61,7 @@ class LocalVolumes(HostVolumes):
                 if not connection.fresh:
                     raise exception.VolumeUnusable(volume_id=connection.volume_id, reason="its data are missing")
                 self._make(path, connection, fetch)
-                if path in self._removed:  # before or during _make()
+                if path in self._removed:  # removed before or during _make()
                     files.remove(path)
                     raise exception.VolumeUnusable(volume_id=connection.volume_id, reason="its data were removed")
             size = self.tools.size(path, connection.format)
@@ -113,7 +113,7 @@ class LocalVolumes(HostVolumes):
                 self.tools.grow(temporary, connection.format, size)
             # Only the owner may read data of guests.
             os.chmod(temporary, 0o600)
-            with contextlib.suppress(FileExistsError):  # another host created the volume meanwhile, perhaps for a guest
+            with contextlib.suppress(FileExistsError):  # another host created the file meanwhile, and may be using it
                 os.link(temporary, path)
         finally:
             files.remove(temporary)

@@ -12,7 +12,7 @@ class NotPublished(messaging.MessageDeliveryFailure):  # type: ignore[misc]
 
 
 class MessageRefused(NotPublished):
-    """The broker will never accept the message: its body or a name is too long, or its queue has other properties."""
+    """The broker will never accept the message: its body or a name is too long, or the queue has other properties."""
 
 
 class BrokerBlocked(NotPublished):
@@ -21,7 +21,7 @@ class BrokerBlocked(NotPublished):
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """``declare``: False for an exchange that this account may not declare, or the default exchange ("")."""
+    """An exchange. ``declare``: False if this account may not declare it, and for the default exchange ("")."""
 
     name: str
     type: str = "topic"
@@ -49,8 +49,8 @@ class Queue:
 @dataclasses.dataclass
 class Outgoing:
     """A message to publish. All times are of the monotonic clock. ``until``: deadline for the broker's confirmation.
-    ``expires_at``: the broker drops the message if no consumer has taken it by then (None: never). ``mandatory``: a
-    message without a queue is an error. ``retries``: how many more connections are tried (None: until the deadline)."""
+    ``expires_at``: time at which the broker drops the message if no consumer has taken it (None: never). ``mandatory``:
+    a message without a queue is an error. ``retries``: number of further connections to try (None: until ``until``)."""
 
     exchange: Exchange
     routing_key: str
@@ -88,8 +88,8 @@ class Broker(Protocol):
     def consume(self, queues: Sequence[Queue], deliver: Deliver, until: float | None = None,
                 repeatable: bool = False) -> Consumer:
         """Declare the queues and pass the body of each message to ``deliver``. Retries to connect without end, or
-        raises NotPublished after ``until``. A message is acknowledged before it is passed on; if it is ``repeatable``,
-        afterwards and together with others: it may arrive again after the connection was lost."""
+        raises NotPublished after ``until``. A message is acknowledged before it is passed to ``deliver``. If messages
+        are ``repeatable``, they are acknowledged afterwards: they may arrive again after the connection was lost."""
 
     def listeners(self, queue: str, seconds: float = 5.0) -> int:
         """Return the number of consumers of the queue, 0 if there is no such queue. Raises NotPublished, at the latest

@@ -17,7 +17,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Call:
-    """A call under way. ``id`` and ``reply_queue`` travel with the request."""
+    """A call that waits for its reply. ``id`` and ``reply_queue`` are sent with the request."""
 
     def __init__(self, reply_queue: str) -> None:
         self.id = uuid.uuid4().hex
@@ -50,7 +50,7 @@ class Calls:
         if self._consumer is None:
             # Another call may be connecting, with a later deadline.
             if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
-                raise NotPublished("The queue of replies was not declared in time.")
+                raise NotPublished("The reply queue was not declared before the deadline of the call.")
             try:
                 if self._consumer is None:
                     self._consumer = self._broker.consume([self.queue], self._deliver, until, repeatable=True)

@@ -27,13 +27,13 @@ LOG = logging.getLogger(__name__)
 # Exceptions of py-amqp for a lost connection or a failed connection attempt.
 ERRORS = (amqp.AMQPError, OSError, EOFError)
 _CONNECT = 5.0  # maximum number of seconds for TCP, TLS and the log-in to one broker
-_READ = 16_384  # bytes that a system call may read
-_FRAME = 15.0  # seconds that a connection without a deadline waits for data, or for room to send
+_READ = 16_384  # maximum number of bytes that a system call reads
+_FRAME = 15.0  # seconds that a connection without a deadline waits for data, or until it can send data
 _TCP_USER_TIMEOUT = 18  # socket option of Linux: milliseconds that sent data may stay unacknowledged
 
 
 class _Channel(amqp.Channel):  # type: ignore[misc]
-    """A channel that counts its openings: after an error py-amqp opens it again, without confirmations of messages."""
+    """A channel that counts how often it was opened: py-amqp reopens it after an error, without publisher confirms."""
 
     openings = 0
 
@@ -73,7 +73,7 @@ class BoundedConnection(amqp.Connection):  # type: ignore[misc]
         super().connect(callback)
 
     def _on_tune(self, channel_max: int, frame_max: int, *heartbeat: int) -> None:
-        """Agree on the smaller limit: py-amqp would reserve as much memory as the broker proposes for a frame."""
+        """Limit the frame size that the broker proposes: py-amqp reserves a buffer of this size."""
         if 0 < frame_max < frames.SMALLEST:
             raise amqp.UnexpectedFrame(f"the broker accepts frames of {frame_max} bytes only")
         super()._on_tune(channel_max, min(frame_max or frames.LARGEST, frames.LARGEST), *heartbeat)
@@ -107,7 +107,7 @@ class BoundedConnection(amqp.Connection):  # type: ignore[misc]
             self.on_confirmed(frames.number(payload))
         else:
             return self.on_inbound_frame((kind, channel, payload))
-        self.bytes_recv += 1  # heartbeat_tick() expects something from the broker
+        self.bytes_recv += 1  # heartbeat_tick() checks that the broker has sent something
         return True
 
     def send(self, data: bytes) -> None:
@@ -136,7 +136,7 @@ class _Bounded:
                     raise
 
     def _setup_transport(self) -> None:
-        self.connect_timeout = self.seconds_left()  # of the TLS handshake
+        self.connect_timeout = self.seconds_left()  # for the TLS handshake
         super()._setup_transport()  # type: ignore[misc]
         self.sock.settimeout(0)
         self.buffer = frames.Buffer()
@@ -144,7 +144,7 @@ class _Bounded:
 
     def read_frame(self, *_unpack: Any) -> tuple[int, int, bytes]:
         """Return the kind, channel and payload of the next frame. Raises TimeoutError, after which the call can be
-        repeated, and ConnectionError at the end of the connection."""
+        repeated, and ConnectionError if the broker closed the connection."""
         while (frame := self.buffer.next()) is None:
             received: bytes = self._when_ready(self.sock.recv, _READ, select.POLLIN)
             if not received:
@@ -200,7 +200,7 @@ class Connection:
         self._poll = select.poll()
         self._poll.register(made.sock, select.POLLIN)
         self._number, self._buffer = made.sock.fileno(), made.transport.buffer
-        self._pending: Callable[[], int] | None = getattr(made.sock, "pending", None)  # of TLS
+        self._pending: Callable[[], int] | None = getattr(made.sock, "pending", None)  # TLS only
 
     def _blocked(self, _reason: str) -> None:
         self.blocked = True
@@ -213,7 +213,7 @@ class Connection:
         self._poll.register(file, select.POLLIN)
 
     def handle(self, seconds: float) -> bool:
-        """Handle the frames that have arrived. Return False if none came in ``seconds``, or a file woke it."""
+        """Handle the frames that have arrived. Return False if none came within ``seconds``, or if a file woke it."""
         if not self.buffered():
             ready = self._poll.poll(max(0, int(seconds * 1000)))
             if not any(number == self._number for number, _event in ready):
@@ -223,7 +223,7 @@ class Connection:
         return True
 
     def buffered(self) -> bool:
-        """Return True if more was received than was handled."""
+        """Return True if received data has not been handled yet."""
         return bool(self._buffer) or (self._pending is not None and self._pending() > 0)
 
     def publish(self, message: Outgoing, expiration: int | None) -> None:
@@ -233,11 +233,11 @@ class Connection:
                                       self.amqp.frame_max))
 
     def acknowledge(self, tag: int, multiple: bool = False) -> None:
-        """Acknowledge a message. ``multiple``: and all that were delivered before it."""
+        """Acknowledge a message. ``multiple``: also all messages that were delivered before it."""
         self.amqp.send(frames.ack(self.channel.channel_id, tag, multiple))
 
     def declare(self, exchange: Exchange) -> None:
-        """Declare an exchange. One that exists with other properties is used as it is."""
+        """Declare an exchange. An exchange that exists with other properties is used as it is."""
         if not exchange.declare:
             return
         with contextlib.suppress(amqp.PreconditionFailed):  # py-amqp opens the channel again
@@ -260,7 +260,7 @@ class Connection:
             self.channel.queue_bind(queue.name, queue.exchange.name, queue.routing_key)
 
     def close(self) -> None:
-        """Close the connection in order, if the broker answers within moments; else drop it."""
+        """Close the connection with AMQP's handshake; without an answer within _CONNECT seconds, only the socket."""
         self.amqp.until = time.monotonic() + _CONNECT
         with contextlib.suppress(*ERRORS):
             self.amqp.close()
@@ -273,7 +273,7 @@ class Connection:
 
 
 class Opener:
-    """Opens connections to the brokers of a transport URL, beginning with the one that answered last. Thread-safe."""
+    """Opens connections to the brokers of a transport URL, first to the broker of the previous one. Thread-safe."""
 
     def __init__(self, url: Any, options: Options) -> None:
         self.options = options
@@ -308,7 +308,7 @@ class Opener:
         raise NotPublished(message)
 
     def lost(self) -> None:
-        """Begin with another broker next time."""
+        """Let the next open() begin with another broker."""
         with self._lock:
             self._first = (random.randrange(len(self._hosts)) if self.options.shuffle_hosts else  # noqa: S311
                            (self._first + 1) % len(self._hosts))
@@ -316,7 +316,7 @@ class Opener:
     def _prepared(self, hostname: str, port: int, username: str, password: str) -> BoundedConnection:
         options, tls = self.options, self.options.tls
         if tls is not None and "ca_certs" in tls:
-            tls = {**tls, "server_hostname": hostname}  # each broker must prove the name by which it was called
+            tls = {**tls, "server_hostname": hostname}  # the certificate must contain the name of this broker
         address = f"[{hostname}]:{port}" if ":" in hostname else f"{hostname}:{port}"
         return BoundedConnection(
             address, userid=username, password=password, login_method=options.login_method,

@@ -1,4 +1,4 @@
-"""The driver: sends messages, waits for replies, makes listeners."""
+"""The drivers for oslo.messaging, which send messages, wait for replies and create listeners."""
 
 import time
 import uuid
@@ -13,15 +13,15 @@ from nova.bus.driver.calls import Calls
 from nova.bus.driver.options import Options
 from nova.bus.driver.requests import Listener
 
-# Share of the time for which a message is of use, and the most seconds, that the broker may take to confirm it.
+# The broker must confirm a message within this share of the message's timeout, and within this number of seconds.
 _SHARE, _LONGEST = 0.25, 5.0
-_SECONDS = 20.0  # seconds for which a message without a timeout is of use to compute that
+_SECONDS = 20.0  # timeout in seconds of a message for which the sender sets none
 
 
 class Delivery(messaging.TransportOptions):  # type: ignore[misc]
     """Options of one message, for RPCClient.prepare(transport_options=...). ``expires``: seconds after which the broker
-    drops the message if no server has taken it. ``seconds``: time for which the message is of use, of which publishing
-    may take a share. Other drivers ignore both."""
+    drops the message if no server has taken it. ``seconds``: timeout of the message, including the broker's
+    confirmation. Other drivers ignore both options."""
 
     def __init__(self, expires: float | None = None, seconds: float | None = None, mandatory: bool = True) -> None:
         super().__init__(at_least_once=mandatory)
@@ -37,7 +37,7 @@ class Server(messaging.Target):  # type: ignore[misc]
 
 
 class Driver(oslo.BaseDriver):  # type: ignore[misc]
-    """Base of the two drivers."""
+    """The base class of the drivers for RabbitMQ and for one process."""
 
     def __init__(self, conf: Any, url: Any, default_exchange: str | None = None,
                  allowed_remote_exmods: Any = None) -> None:
@@ -51,7 +51,7 @@ class Driver(oslo.BaseDriver):  # type: ignore[misc]
         raise NotImplementedError
 
     def restrict_to_host(self, host: str) -> None:
-        """Use no more rights than the account of a compute host has: declare no exchange, consume own queues only."""
+        """Use no more rights than a compute host's account has: declare no exchange, consume only from own queues."""
         self._host = host
         self.calls = self._make_calls()
 
@@ -62,8 +62,8 @@ class Driver(oslo.BaseDriver):  # type: ignore[misc]
         """Publish a request; return the result of a call. Raises NotPublished, BrokerBlocked, MessageUndeliverable,
         MessagingTimeout, RemoteError."""
         started = time.monotonic()
-        useful = getattr(transport_options, "seconds", None) or timeout or _SECONDS
-        until = started + min(_LONGEST, useful * _SHARE)
+        total = getattr(transport_options, "seconds", None) or timeout or _SECONDS
+        until = started + min(_LONGEST, total * _SHARE)
         expires = getattr(transport_options, "expires", None) or timeout
         self.broker.check()
         call = self.calls.begin(until) if wait_for_reply else None
@@ -104,7 +104,7 @@ class Driver(oslo.BaseDriver):  # type: ignore[misc]
 
     # --- receiving -----------------------------------------------------------------------------------
     def listen(self, target: Any, batch_size: int, batch_timeout: float | None) -> Listener:
-        """Return a listener for the topic, the topic of this server and the fanout of the topic."""
+        """Return a listener for the queues of this server: its own and, except on compute hosts, those of the topic."""
         exchange, options = self._topics(target.exchange), self.options
         own = f"{target.topic}.{target.server}"
         queues = [Queue(name, exchange, name, exchange.durable, exchange.auto_delete, options.queue_arguments())
@@ -117,7 +117,7 @@ class Driver(oslo.BaseDriver):  # type: ignore[misc]
         return Listener(self.broker, queues, threads, options.missing_queue_seconds)
 
     def listen_for_notifications(self, *_args: Any, **_kwargs: Any) -> Any:
-        """Raise NotImplementedError: Nova sends notifications only."""
+        """Raise NotImplementedError: Nova only sends notifications."""
         raise NotImplementedError("This driver does not receive notifications: use a transport URL rabbit://.")
 
     def cleanup(self) -> None:
@@ -136,14 +136,14 @@ class Driver(oslo.BaseDriver):  # type: ignore[misc]
 
 
 class RabbitDriver(Driver):
-    """``nova-rabbit://``"""
+    """The driver for transport URLs ``nova-rabbit://``."""
 
     def make_broker(self) -> Broker:
         return rabbit.RabbitBroker(self._url, self.options)
 
 
 class MemoryDriver(Driver):
-    """``nova-memory://``"""
+    """The driver for transport URLs ``nova-memory://``."""
 
     def make_broker(self) -> Broker:
         return memory.broker(str(self._url))

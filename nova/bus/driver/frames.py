@@ -11,7 +11,7 @@ import amqp
 from nova.bus.driver.broker import MessageRefused
 
 METHOD, HEADER, BODY = 1, 2, 3
-SMALLEST, LARGEST = 4096, 131_072  # bytes: range of the largest frame that may be agreed with a broker
+SMALLEST, LARGEST = 4096, 131_072  # bytes: range of the maximum frame size that is negotiated with a broker
 ACK, DELIVER = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x3c"  # class 60 (basic), methods 80 and 60
 _PUBLISH = b"\x00\x3c\x00\x28\x00\x00"  # method 40, and a reserved number
 _END = 0xCE
@@ -53,23 +53,23 @@ def publish(channel: int, exchange: str, routing_key: str, mandatory: bool, expi
 
 
 def ack(channel: int, tag: int, multiple: bool = False) -> bytes:
-    """Return the frame that acknowledges a message. ``multiple``: and all before it."""
+    """Return the frame that acknowledges a message. ``multiple``: also all messages before it."""
     return _ACK.pack(METHOD, channel, _ACK_PAYLOAD, ACK, tag, multiple, _END)
 
 
 def delivery_tag(payload: bytes) -> int:
     """Return the tag in the payload of a Deliver frame."""
-    return number(payload, 5 + payload[4])  # behind the consumer's name
+    return number(payload, 5 + payload[4])  # after the consumer's tag
 
 
 def number(payload: bytes, offset: int = 4) -> int:
-    """Return the number of 64 bits at this place: by default the tag in an Ack frame, or the size in a header."""
+    """Return the 64-bit number at ``offset``: by default the tag in an Ack frame, or the size in a header."""
     value: int = _NUMBER.unpack_from(payload, offset)[0]
     return value
 
 
 class Buffer:
-    """Received bytes that are not yet taken as frames."""
+    """Received bytes that have not been returned as frames yet."""
 
     def __init__(self) -> None:
         self._data = b""

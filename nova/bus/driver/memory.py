@@ -76,7 +76,7 @@ class MemoryBroker:
         return None
 
     def leave(self, consumer: MemoryConsumer, queues: Sequence[Queue]) -> None:
-        """Remove a consumer, and the temporary ones of its queues."""
+        """Remove a consumer, and those of its queues that are temporary."""
         with self._lock:
             for queue in queues:
                 if queue.name in self._queues and consumer in self._queues[queue.name].consumers:

@@ -12,7 +12,7 @@ from oslo_messaging import opts
 from nova import exception
 
 _GROUP = "oslo_messaging_rabbit"
-# Options whose non-default value the driver cannot obey.
+# Options that the driver does not support: only their default is allowed.
 _UNSUPPORTED = ("rabbit_stream_fanout", "use_queue_manager", "kombu_compression", "rabbit_ha_queues")
 
 
@@ -32,8 +32,8 @@ def register(conf: Any, name: str = _GROUP) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Times in seconds. ``reconnect_delay``: pause of this process before each attempt to reconnect. ``tls``: arguments
-    of py-amqp (without the server's host name), or None without TLS."""
+    """The options that the driver reads. Times are in seconds. ``reconnect_delay``: pause of this process before each
+    attempt to reconnect. ``tls``: arguments of py-amqp (without the server's host name), or None without TLS."""
 
     durable: bool
     auto_delete: bool
@@ -57,7 +57,7 @@ class Options:
 
     @classmethod
     def of(cls, conf: Any) -> Options:
-        """Read the options. Raises InvalidInput for one that the driver does not support."""
+        """Read the options. Raises InvalidInput for an option that the driver does not support."""
         group = register(conf)
         for name in _UNSUPPORTED:
             if group[name]:

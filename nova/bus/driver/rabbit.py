@@ -1,4 +1,4 @@
-"""RabbitMQ as a broker, on py-amqp: publishing with deadlines over kept connections, and consumers that reconnect."""
+"""The broker RabbitMQ, on py-amqp: publishing with deadlines by pooled connections, and consumers that reconnect."""
 
 import bisect
 import contextlib
@@ -21,27 +21,27 @@ from nova.bus.driver.options import Options
 LOG = logging.getLogger(__name__)
 
 _BLOCKED = "The broker accepts no messages at present (memory or disk alarm)."
-# Seconds between two checks of the connections that wait for use, and between two attempts to publish.
+# Seconds between two checks of idle connections, and between the first two attempts to publish a message.
 _REST, _PAUSE = 15.0, 0.5
-_MAX_IDLE = 2  # connections that are kept however long nothing was published
+_MAX_IDLE = 2  # number of publishing connections that are kept open even if nothing is published
 _QUEUE_REQUEST = 5.0  # seconds that a request about a queue may take
-# Seconds that the broker has to confirm a message after it has blocked the connection: RabbitMQ takes one message from
-# each connection before it stops to read.
+# Seconds in which the broker may still confirm a message after it has blocked the connection: RabbitMQ accepts one
+# message from each connection before it stops reading.
 _LAST = 1.0
-_ACKNOWLEDGED = 16  # messages that one frame acknowledges at most, if they may be delivered again
-_IDLE = 10.0  # seconds without a message after which a consumer checks heartbeats, if their interval is not shorter
-_STOP = 5.0  # seconds that the end of a consumer may take
+_ACKNOWLEDGED = 16  # maximum number of repeatable messages that one frame acknowledges
+_IDLE = 10.0  # seconds without a message until a consumer checks heartbeats (a quarter of their interval if shorter)
+_STOP = 5.0  # seconds that the thread of a stopped consumer has to end, before its connection is dropped
 _CONSUMER_ERRORS = (*ERRORS, NotPublished)
 
 
 class _Publisher:
-    """A connection to publish by. One thread uses it at a time, until the deadline of the connection."""
+    """A connection for publishing. One thread uses it at a time, until the deadline of the connection."""
 
     def __init__(self, opener: Opener, until: float) -> None:
         self.connection: Connection = opener.open(until)
         self.declared: set[str] = set()  # names of exchanges and queues
-        self._opening = 0  # the opening of the channel after which the broker agreed to confirm messages
-        self._tag = 0  # number of the last message since then
+        self._opening = 0  # number of channel openings when the broker agreed to confirm messages
+        self._tag = 0  # number of messages published since then
         self._confirmed: bool | None = None
         self._returned = False
         self._channel = self.connection.channel
@@ -97,19 +97,19 @@ class _Publisher:
                 until = min(until, time.monotonic() + _LAST)
 
     def queue_channel(self) -> amqp.Channel:
-        """Return a channel for requests about queues: the broker closes it to refuse one."""
+        """Return a channel for requests about queues. The broker closes the channel when it refuses a request."""
         if self._queue_channel is None or not self._queue_channel.is_open:
             self._queue_channel = self.connection.amqp.channel()
         return self._queue_channel
 
 
 class RabbitConsumer:
-    """Delivers the messages of some queues. It has a connection and a thread, which alone uses the connection."""
+    """Delivers the messages of some queues. It has a connection, and a thread that is the only user of it."""
 
     def __init__(self, opener: Opener, queues: Sequence[Queue], deliver: Deliver, repeatable: bool) -> None:
         self._opener, self._queues, self._deliver, self._repeatable = opener, queues, deliver, repeatable
         self._connection: Connection | None = None
-        self._delivered = 0  # tag of the last repeatable message that is not acknowledged
+        self._delivered = 0  # tag of the newest repeatable message that is not acknowledged (0: none)
         self._stopping = threading.Event()
         self._wake, self._waker = os.pipe()
         heartbeat = opener.options.heartbeat
@@ -134,7 +134,7 @@ class RabbitConsumer:
         self._thread.start()
 
     def _wait(self, pause: float) -> float:
-        """Wait before the next attempt to connect; return the pause after that one."""
+        """Wait before the next attempt to connect; return the pause before the attempt after it."""
         options = self._opener.options
         # Each process waits differently, so that the processes of 10,000 hosts do not reconnect at the same moment.
         self._stopping.wait(options.reconnect_delay + random.uniform(pause / 2, pause))  # noqa: S311
@@ -223,7 +223,7 @@ class RabbitConsumer:
         connection.close()
 
     def stop(self) -> None:
-        """Return undelivered messages to the broker. Takes at most a few seconds."""
+        """Return unacknowledged messages to the broker, and end the thread. Takes at most _STOP seconds."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -233,8 +233,8 @@ class RabbitConsumer:
         if self._thread.is_alive():
             connection = self._connection
             if connection is not None:
-                LOG.warning("Abandoned the connection of the consumer of %s: it could not be closed in time",
-                            self._queues[0].name)
+                LOG.warning("Dropping the connection of the consumer of %s: its thread did not end within %.0f s",
+                            self._queues[0].name, _STOP)
                 connection.drop()
         else:
             os.close(self._wake)
@@ -242,7 +242,7 @@ class RabbitConsumer:
 
 
 class RabbitBroker:
-    """Publishes by a pool of connections. Thread-safe."""
+    """The broker RabbitMQ, with a pool of connections for publishing. Thread-safe."""
 
     def __init__(self, url: Any, options: Options) -> None:
         self.prefetch = options.prefetch
@@ -287,7 +287,7 @@ class RabbitBroker:
                     failures += 1
                     self._pause(failures, message, error)
                 elif not self._idle:
-                    # All connections are lost: processes reconnect at different times.
+                    # All connections are lost: wait, so that processes reconnect at different times.
                     time.sleep(max(0.0, min(self._options.reconnect_delay, message.until - time.monotonic() - _PAUSE)))
             except BaseException:
                 self._drop(publisher)
@@ -300,14 +300,14 @@ class RabbitBroker:
                 return
 
     def _pause(self, failures: int, message: Outgoing, error: Exception) -> None:
-        """Wait before another attempt to publish. Raises NotPublished if there is none."""
+        """Wait before another attempt to publish. Raises NotPublished if no further attempt is allowed."""
         pause = _PAUSE * 2 ** (failures - 1)
         if (message.retries is not None and failures > message.retries) or time.monotonic() + pause > message.until:
             raise NotPublished(str(error) or type(error).__name__) from error
         time.sleep(pause)
 
     def _take(self, until: float) -> tuple[_Publisher, bool]:
-        """Return a connection that no other thread uses, with the deadline ``until``, and True if it was made now.
+        """Return a connection that no other thread uses, with the deadline ``until``, and True if it was just opened.
         Raises NotPublished."""
         with self._changed:
             while not self._idle and self._count >= self._options.connections:
@@ -380,14 +380,14 @@ class RabbitBroker:
             self._blocked = False
             LOG.info("The message broker accepts messages again")
 
-    # --- connections that wait for use ---------------------------------------------------------------
+    # --- idle connections ----------------------------------------------------------------------------
     def _check_idle(self) -> None:
         heartbeat = self._options.heartbeat
         while not self._closed.wait(min(_REST, heartbeat / 4) if heartbeat else _REST):
             for publisher in list(self._idle):
                 with self._changed:
                     if publisher not in self._idle:
-                        continue  # a thread publishes by it, or the broker is closed
+                        continue  # a thread is publishing with it, or the broker is closed
                     self._idle.remove(publisher)
                 self._check_connection(publisher)
 

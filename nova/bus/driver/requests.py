@@ -23,14 +23,14 @@ from nova.bus.message_signing import claimed_sender
 
 LOG = logging.getLogger(__name__)
 
-ARRIVAL = "arrival"  # entry of a request's context: its deadlines.Arrival
-DROPPED = {"dropped": True}  # the reply to a request that was dropped since it came too late: none is sent
+ARRIVAL = "arrival"  # key of the deadlines.Arrival in the context of a request
+DROPPED = {"dropped": True}  # the result of a request that had expired on arrival: no reply is sent
 _PAUSE = 0.25  # seconds between two attempts to reply to a caller whose queue is missing
 _REMEMBERED = 60.0  # seconds for which a missing reply queue is remembered: a later reply does not wait for it again
-_WAITING_PER_HOST = 4  # replies to one host that may wait for a missing queue at the same time
+_WAITING_PER_HOST = 4  # maximum number of replies to one host that wait for a missing queue; others are dropped
 _UNVERIFIED = "unverified"  # callers without a verified host name share one count
 _REPLY_SECONDS = 5.0  # seconds that the broker may take to confirm a reply
-_RECENT = 64  # ids of recent messages: a publisher that got no confirmation publishes again
+_RECENT = 64  # number of stored message ids, by which messages that were published twice are dropped
 _KEEP_ALIVE = 5.0  # seconds between two heartbeats while all threads of a server are busy
 
 
@@ -88,8 +88,8 @@ class Request(oslo.BaseIncomingMessage):  # type: ignore[misc]
         """Do nothing: no client of Nova requests heartbeats."""
 
     def reply(self, reply: Any = None, failure: Any = None) -> None:
-        """Send the reply, if the sender waits for one, and release the server's thread. A caller whose queue is missing
-        (it reconnects) has some seconds to declare it again. A queue missing for longer is tried once per reply."""
+        """Send the reply, if the sender waits for one, and release the server's thread. A caller that reconnects has
+        some seconds to declare its missing queue again. A queue missing for longer is tried once per reply."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
@@ -119,7 +119,7 @@ class Request(oslo.BaseIncomingMessage):  # type: ignore[misc]
                     if isinstance(error, MessageRefused) or context.too_late():
                         LOG.warning("Dropped the reply to message %s: %s", self.call_id, error)
                         return
-                    LOG.info("Replying to message %s again: %s", self.call_id, error)
+                    LOG.info("Cannot send the reply to message %s, retrying: %s", self.call_id, error)
                     time.sleep(_PAUSE)
                 else:
                     missing.exists(queue)
@@ -184,7 +184,7 @@ class Listener(oslo.BaseListener):  # type: ignore[misc]
             self._changed.notify()
 
     def stop(self) -> None:
-        """Take no more requests: those that the broker has delivered but this process has not begun go to others."""
+        """Stop receiving requests. Requests that the broker delivered and this process has not begun return to it."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()

@@ -50,7 +50,7 @@ class Monitors:
             kind, _, plugin = name.strip().rpartition(".")
             kind = kind or "cpu"
             if kind in monitors:
-                raise exception.InvalidInput(reason=f"[DEFAULT]compute_monitors names two monitors of {kind}")
+                raise exception.InvalidInput(reason=f"[DEFAULT]compute_monitors names two monitors of the kind {kind}")
             monitors[kind] = load(f"nova.compute.monitors.{kind}", plugin)(driver)
         return cls(monitors)
 

@@ -165,7 +165,7 @@ class DhcpServer:
         self._release_names(*others)
 
     def release(self, guest: Guest, vifs: Sequence[VIF]) -> None:
-        """Release the leases of these interfaces, so that others can get their addresses. ``guest`` has the rest."""
+        """Release the leases of these interfaces for other guests. ``guest``: with its remaining interfaces."""
         if guest.vifs:
             self.reserve(guest)
         else:
@@ -274,8 +274,8 @@ def of_version(addresses: Sequence[str], version: int) -> list[str]:
 
 
 def upstream(dns: Sequence[str], resolv_conf: str = "/etc/resolv.conf") -> list[str]:
-    """Return the servers that DNS queries are forwarded to: those of the network, or else those of the host. Loopback
-    addresses are left out, since the namespace cannot reach them."""
+    """Return the servers to which DNS queries are forwarded: those of the network, or those of the host if the network
+    has none. Loopback addresses are left out, since the namespace cannot reach them."""
     if of_version(dns, 4):
         return of_version(dns, 4)
     servers = []
@@ -362,9 +362,9 @@ class DnsRecords:
             return {name: domain.version for name, domain in self._all().items() if not domain.removed}
 
     def poll(self, query: Callable[[dict[str, int]], Iterable[ServedDomain]], apply: Callable[[], None]) -> None:
-        """Call ``query`` with the present versions and apply its updates, until it returns no more updates. A deleted
-        domain may return with the same version: the host returned to its zone, or the database was restored. So the
-        record of a deletion is only compared with messages, which may be late, and not with results of a query."""
+        """Call ``query`` with the present versions and apply its updates, until it returns no more updates. Records of
+        deleted domains are dropped before: they only protect against late messages, and a deleted domain may return
+        with the same version (the host returned to the domain's zone, or the database was restored)."""
         updated = True
         while updated:
             with self._lock:
@@ -372,9 +372,9 @@ class DnsRecords:
             updated = self.update(query(self.versions()), apply)
 
     def update(self, domains: Iterable[ServedDomain], apply: Callable[[], None]) -> bool:
-        """Store the newer ones of these domains and return True if there were any. If this host has networks, the hosts
-        file is written and ``apply`` called, which makes dnsmasq read the file. The state files are written last: a
-        process that dies before requests the domains again."""
+        """Store those of these domains that are newer than the stored ones; return True if there are any. If this host
+        has networks, the hosts file is written and ``apply`` called, which makes dnsmasq read the file. The state files
+        are written last: after a crash before that, the next process requests the domains again."""
         with self._lock:
             present = self._all()
             newer = [domain for domain in domains
@@ -425,7 +425,7 @@ class DnsRecords:
         return self._domains
 
     def _state_file(self, domain: str) -> str:
-        # A hash, since a domain may be as long as a file name without the suffix.
+        # The name is a hash, since a domain with the suffix may be longer than a file name may be.
         return os.path.join(self._state_folder, hashlib.sha256(domain.encode()).hexdigest() + ".json")
 
 

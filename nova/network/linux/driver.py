@@ -35,13 +35,13 @@ LOG = logging.getLogger(__name__)
 WATCH_INTERVAL = 2
 # Name of the filter block that isolates tenants from the host.
 _HOST = ""
-_GUEST_LOCKS = 64
+_GUEST_LOCKS = 64  # number of locks, which all guests share
 # Number of guests per RPC call that requests rules.
 _PAGE = 500
 
 
 class LinuxNetwork(HostNetwork):
-    """The network back end "linux"."""
+    """The network back end "linuxnet"."""
 
     def __init__(self) -> None:
         self._tag = state_files.tag(CONF.state_path)
@@ -74,12 +74,12 @@ class LinuxNetwork(HostNetwork):
         wanted = {instance.uuid: instance for instance in instances}
         for uuid in plugged.keys() - wanted.keys():
             # nova-compute decides later whether the guest stays; until then the guest keeps its network.
-            self._try("restore", uuid, self._restore, uuid, plugged[uuid])
+            self._try("restore the interfaces of instance", uuid, self._restore, uuid, plugged[uuid])
         for uuid, instance in wanted.items():
             if instance.network_info and uuid not in plugged:
                 LOG.warning("[instance: %s] No security group rules are stored on this host: all ingress is blocked "
                             "until the conductor sends the rules", uuid)
-            self._try("restore", uuid, self.plug, instance, _newest(plugged.get(uuid, ())))
+            self._try("plug the interfaces of instance", uuid, self.plug, instance, _newest(plugged.get(uuid, ())))
         for network_id in self._state.networks():
             with self._network_lock(network_id):
                 uuids, net = self._state.guest_ids(network_id), self._state.network(network_id)

@@ -14,7 +14,7 @@ from nova.network.linux.state_files import DEVICE, MAC, HostNet
 METADATA = "169.254.169.254"
 # UDP port of VXLAN between hosts.
 VXLAN_PORT = 4789
-# Set of the guests that arrived from another host, where their flows were learned.
+# Set of the guests that arrived from another host, which has learned their flows.
 MOVED = "moved"
 # Bit in the mark of accepted packets. Egress guards (nova.network.linux.egress_guard) drop packets without this bit.
 PASSED = 0x40000000
@@ -25,7 +25,7 @@ _NEIGHBOURS = "{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }"
 
 def base(table: str) -> list[str]:
     """Create the table and its hooks, if they do not exist. The set ``ports`` has all ports of Nova's bridges. Packets
-    from there never reach the IP stack of the host. Packets from or to other ports are dropped, except for the set
+    from them never reach the IP stack of the host. Packets from or to other ports are dropped, except for the set
     ``others``: ports that an operator added to their own bridge."""
     t = f"bridge {table}"
     return [
@@ -110,7 +110,7 @@ def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequ
         # tracking entries. The priority is before defragmentation, which would mix fragments of these networks.
         f"add rule {t} tracking iifname @bridges notrack",
         f"add rule {t} leaving oifname @links {_PASS}",
-        # A sender of VXLAN packets to a host has access to all its networks.
+        # A guest that could send VXLAN packets to the host would have access to all networks of the host.
         f"add rule {t} input iifname @links udp dport {VXLAN_PORT} drop",
         f"add rule {t} forwarding iifname @links udp dport {VXLAN_PORT} drop",
         f"add rule {t} input iifname @links ct state established,related accept"]

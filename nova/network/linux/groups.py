@@ -36,7 +36,7 @@ class Groups:
                 self._cache.popitem(last=False)
 
     def get(self, group_id: int) -> GroupFilter:
-        """Return the stored group, or one that accepts nothing if the group is unknown."""
+        """Return the stored group, or an empty group, which accepts nothing, if it is unknown."""
         with self.lock:
             if group_id not in self._cache:
                 self._cache[group_id] = state_files.read(self._file(group_id), GroupFilter) or GroupFilter(id=group_id)

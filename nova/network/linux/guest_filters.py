@@ -75,8 +75,8 @@ _PORTS, _ICMP_ID = "@th,0,32", "@th,32,16"
 _V4 = _Family("", "ip", "ip protocol", "icmp", "icmp", "ipv4_addr",
               "@nh,128,32", "@nh,96,32", "@nh,72,8",
               ("@th,160,32", "@th,192,32", "@th,136,8", "@th,224,32", "@th,256,16"),
-              # Only if the quoted packet has no IP options and is not a later fragment: then its ports are at a fixed
-              # offset.
+              # The ports of a quoted packet are at a fixed offset only if it has no IP options and is not a later
+              # fragment.
               "icmp type { destination-unreachable, time-exceeded, parameter-problem } "
               "@th,64,8 0x45 @th,112,16 & 0x1fff == 0",
               "ip saddr . ip protocol . ip id", "ip frag-off & 0x1fff != 0", "ip frag-off & 0x3fff == 0x2000")

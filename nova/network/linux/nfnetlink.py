@@ -20,7 +20,7 @@ FAMILIES = {"ip": 2, "bridge": 7, "ip6": 10}
 _TIMEOUT = 10
 _TRIES = 20
 
-# Name of a chain, or "" for the table -> values that change with it: its handle, and the references of chains.
+# Name of a chain ("": the table) -> values that change when it is replaced: its handle, and the references to a chain.
 Marks = dict[str, tuple[int, ...]]
 
 
@@ -65,7 +65,7 @@ class PacketFilters:
             except InterruptedError:
                 continue
             return {"": handle, **chains}
-        raise OSError("the packet filters change all the time")
+        raise OSError(f"the packet filters changed during each of {_TRIES} reads")
 
     def _query(self, kind: int, family: int, flags: int, names: dict[int, str] | None = None,
                ) -> list[dict[int, bytes]]:

@@ -36,7 +36,7 @@ def exists(device: str) -> bool:
 
 
 def index(device: str) -> int | None:
-    """Return the interface index, which a later device of the same name does not share, or None if it is missing."""
+    """Return the index of a device, which a later device of the same name does not share; None if it is missing."""
     value = _attribute(device, "ifindex")
     return int(value) if value else None
 
@@ -140,7 +140,7 @@ def link_addresses(number: int) -> tuple[str, str]:
 
 
 def free_link(network_id: str, taken: Collection[int], used: Sequence[tuple[str, str]]) -> int:
-    """Return a number for a link, if possible the same one again. Raises NetworkSetupError if none is free."""
+    """Return a free number for the link of a network, if possible always the same. Raises NetworkSetupError."""
     total = ipaddress.IPv4Network(CONF.network.link_range).num_addresses // 2
     in_use = {address for _device, address in used}
     start = int(network_id.replace("-", "")[:8] or "0", 16)

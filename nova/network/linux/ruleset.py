@@ -27,7 +27,7 @@ _CHAIN = re.compile(r"(?:add|delete) chain (ip|ip6|bridge) \S+ (\S+)")
 
 class FilterBlock(NamedTuple):
     """The packet filters of a device, a security group or the host, and the egress guard of the device, if any.
-    ``lines(lost)`` returns its nftables commands; ``lost``: True if its learned flows are lost."""
+    ``lines(lost)`` returns its nftables commands; ``lost``: True if the learned flows of the block are lost."""
 
     lines: Callable[[bool], Sequence[str]]
     guard: Guard | None = None
@@ -53,7 +53,7 @@ class Ruleset:
 
     def change(self, added: Mapping[str, FilterBlock], removed: Mapping[str, Sequence[str]] | None = None) -> None:
         """Add or replace blocks, by name, and remove blocks by the given commands, in one transaction. Raises
-        NetworkSetupError; nothing is changed then."""
+        NetworkSetupError, after which nothing is changed."""
         lines = [line for commands_of_block in (removed or {}).values() for line in commands_of_block]
         lines += [line for block in added.values() for line in block.lines(False)]
         with self._mutex:

@@ -1,7 +1,7 @@
 """State files of the networks and interfaces on this host: networks/<network id>/ below the state path.
 
 A file is written before the first device of its network is created, and deleted after the last device is removed. So
-every device with one of our names has a state file, also after a crash."""
+every device that Nova created has a state file, also after a crash."""
 
 import collections
 import hashlib
@@ -134,7 +134,7 @@ def network_of_vif(vif: VIF) -> HostNet:
 
 
 def tag(state_path: str) -> str:
-    """Return a short identifier of a state path, for names of devices and tables. A machine may have several."""
+    """Return a short identifier of a state path, for names of devices and tables: a machine may have several paths."""
     return hashlib.sha256(os.path.abspath(state_path).encode()).hexdigest()[:8]
 
 
@@ -177,7 +177,7 @@ class StateFiles:
         write(self._file(net.id, "network"), net)
 
     def peers(self, network_id: str) -> Peers | None:
-        """Return the peer hosts of a network, as received last."""
+        """Return the peer hosts of a network from the newest received list."""
         return read(self._file(network_id, "peers"), Peers)
 
     def save_peers(self, peers: Peers) -> None:
@@ -246,7 +246,7 @@ def write(path: str, value: Object) -> None:
     """Replace a file atomically."""
     data = msgspec.json.encode(value)
     folder = os.path.dirname(path)
-    # Readable by the metadata service, which is not root, whatever the umask is. The files have no secrets.
+    # The metadata service, which is not root, must be able to read the files, for any umask. They have no secrets.
     network = os.path.dirname(folder)
     for missing in [path for path in (os.path.dirname(network), network, folder) if not os.path.isdir(path)]:
         os.makedirs(missing, exist_ok=True)

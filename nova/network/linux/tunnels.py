@@ -2,7 +2,7 @@
 
 Broadcasts and frames to unlearned MAC addresses are sent to all these hosts; the location of a guest is learned from
 its frames. The conductor has the list of hosts (``peers``). A host requests the list when a network is set up, receives
-changes as messages, and polls the conductor in case that a message was lost."""
+changes as messages, and polls the conductor in case a message was lost."""
 
 import json
 import logging
@@ -20,8 +20,8 @@ from nova.service.periodic import Periodic
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two polls of the conductor for state that is also pushed by messages, since messages may be lost, and
-# before a failed poll is retried.
+# Seconds between two polls of the conductor, and until a failed poll is repeated. The polled state is also sent in
+# messages, which may be lost.
 POLL_INTERVAL, POLL_RETRY = 300, 5
 _ALL_MACS = "00:00:00:00:00:00"
 
@@ -45,7 +45,7 @@ class Tunnels:
 
     # --- changes of networks; callers hold the lock of the network -------------------------------------------------
     def up(self, net: HostNet) -> None:
-        """Set the peers of a network whose device exists. The first time they are requested from the conductor."""
+        """Set the peers of a network whose device exists. If none are stored, request them from the conductor."""
         if net.vni is None:
             return
         peers = self._state.peers(net.id)

@@ -29,7 +29,7 @@ from nova.operations.framework.contexts import ServiceControl
 
 LOG = logging.getLogger(__name__)
 
-# The extension for inactive bindings, and the key of a profile that names the destination of a live migration.
+# Neutron's extension for inactive bindings, and the key in a binding's profile for the destination of a live migration.
 _BINDINGS = "binding-extended"
 _DESTINATION = "migrating_to"
 
@@ -80,7 +80,7 @@ class NeutronAllocator:
         port = self._api.port(ctx, request.port_id or "", ctx.auth_token)
         if port.get("device_id"):
             raise exception.PortInUse(port_id=port["id"])
-        # Users do not see resource_request, the guarantees of a QoS policy.
+        # Read the port again with Nova's account: users cannot read resource_request (guarantees of a QoS policy).
         check_supported(self._api.port(ctx, port["id"]))
         if not port["fixed_ips"] and port.get("ip_allocation", "immediate") not in ("deferred", "none"):
             raise exception.PortRequiresFixedIp(port_id=port["id"])
@@ -111,15 +111,15 @@ class NeutronAllocator:
             if any(port is not None and _differs(vif, port, floating.get(vif.id)) for vif, port in interfaces):
                 changed.append(ExternalEvent(name="network-changed", instance_uuid=server.uuid))
         if deleted and not self._reads_ports_of_all_projects(ctx, ports.values()):
-            LOG.error("Host %s: the network service does not have %d ports of its servers, and none of other projects. "
-                      "Either the account of [neutron] has lost the role admin, or the data of the service are "
-                      "lost. The interfaces stay attached", host, len(deleted))
+            LOG.error("Host %s: %d ports of its servers seem deleted, but the account of [neutron] cannot read fields "
+                      "for administrators of any port. Either the account has lost the role admin, or Neutron has lost "
+                      "its data. The interfaces stay attached", host, len(deleted))
             deleted = []
         return [*deleted, *changed]
 
     def _reads_ports_of_all_projects(self, ctx: RequestContext, ports: Iterable[Raw]) -> bool:
-        """Return True if the account of [neutron] can read ports, and fields of them, that only administrators can.
-        Otherwise the ports of all servers would count as deleted."""
+        """Return True if the account of [neutron] can read a field of ports that only administrators can read. Without
+        this right the ports of all servers would count as deleted."""
         field = "binding:host_id"
         return any(field in port for port in (*ports, *self._api.list(ctx, "ports", limit=1)))
 
@@ -151,9 +151,9 @@ class NeutronAllocator:
         return min(most, free // needed)
 
 
-# The extension that adds dns_name to ports.
+# Neutron's extension that adds dns_name to ports.
 _DNS = "dns-integration"
-# Number of times that security groups of ports are changed, if other requests change the ports meanwhile.
+# Maximum number of attempts to change the security groups of ports, while other requests change the same ports.
 _ATTEMPTS = 3
 
 
@@ -228,16 +228,16 @@ class NeutronServerInterfaces:
         return [self._bind_also(vif, host) for vif in self._server.network_info]
 
     def _bind_also(self, vif: VIF, host: str) -> VIF:
-        """Create an inactive binding. OVN needs the destination in the profile of the active one; it then connects the
-        interface there as soon as the guest sends its first packet. Activating the active binding changes nothing, but
-        shows now, not after the guest has moved, whether Nova has the right."""
+        """Create an inactive binding. OVN needs the destination in the profile of the active binding, to connect the
+        interface on the destination as soon as the guest sends its first packet there. Activating the active binding
+        changes nothing, but without the right it fails now, and not after the guest has moved."""
         try:
             self._api.update_port(self._ctx, vif.id, {"binding:profile": {**vif.profile, _DESTINATION: host}})
             self._api.activate_binding(self._ctx, vif.id, self._server.host or "")
             binding = self._api.create_binding(
                 self._ctx, vif.id, {"host": host, "vnic_type": vif.vnic_type, "profile": vif.profile})
         except exception.PortNotFound:
-            return vif  # bind() removes it
+            return vif  # bind() removes the interface
         except NotAllowed as error:
             raise exception.MigrationPreCheckError(
                 reason=f"the account of [neutron] needs the roles admin and service: {error}") from error
@@ -246,7 +246,7 @@ class NeutronServerInterfaces:
         return _bound_as(vif, binding["vif_type"], binding["vif_details"])
 
     def _end_bind_also(self, vif: VIF, host: str, leaves: Sequence[str]) -> None:
-        """Activate the binding to this host and remove the others. Raises PortNotFound."""
+        """Activate the binding to ``host`` and remove the bindings to ``leaves``. Raises PortNotFound."""
         try:
             self._api.activate_binding(self._ctx, vif.id, host)
             self._api.update_port(self._ctx, vif.id, {"binding:profile": vif.profile})
@@ -291,8 +291,8 @@ class NeutronServerInterfaces:
         if self._ctx.auth_token:
             self._api.update_port(self._ctx, vif.id, name, token=self._ctx.auth_token)
         else:
-            LOG.warning("[instance: %s] Port %s gets no dns_name: the token of the request, which the dns_domain of "
-                        "its network requires, was dropped", self._server.uuid, vif.id)
+            LOG.warning("[instance: %s] Port %s gets no dns_name: its network has a dns_domain, which requires the "
+                        "user's token, and the token is no longer available", self._server.uuid, vif.id)
         return bound
 
     def _bind(self, vif: VIF, host: str, more: Raw | None = None) -> VIF:
@@ -363,13 +363,13 @@ class NeutronServerInterfaces:
             LOG.info("Port %s was deleted already", port_id)
 
     def _ports(self) -> list[Raw]:
-        """Return the ports of a server. Others are filtered out again here, since callers delete some of the ports: any
-        project can give a port of its own the id of this server."""
+        """Return the ports of the server. Callers delete some of them, so ports of other projects are filtered out: any
+        project can set the id of this server as the device_id of its own port."""
         return [port for port in self._api.list(self._ctx, "ports", device_id=self._server.uuid)
                 if port.get("device_id") == self._server.uuid and port["tenant_id"] == self._server.project_id]
 
     def _new_ports(self) -> list[Raw]:
-        """Return the ports of a server that its database row lacks."""
+        """Return the ports of the server that are not in its database row."""
         recorded = {vif.id for vif in self._server.network_info}
         return [port for port in self._ports() if port["id"] not in recorded]
 
@@ -381,7 +381,7 @@ class NeutronServerInterfaces:
                     for port in ports], self._networks(ports)))
 
     def _with_floating(self, vifs: list[VIF]) -> list[VIF]:
-        """Return the interfaces with their floating IP addresses, of which an interface has one in Nova's API."""
+        """Return the interfaces with their floating IP addresses. Nova's API shows one address per interface."""
         floating = self._api.floating_addresses(self._ctx, [vif.id for vif in vifs])
         return [msgspec.structs.replace(vif, floating=floating.get(vif.id)) for vif in vifs]
 

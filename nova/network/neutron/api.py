@@ -23,7 +23,7 @@ _ROUTERS, _QUOTA_DETAILS = "router", "quota_details"
 _IDS_PER_QUERY = 100  # 5 KB in the URL
 _MAX_PAGES = 10_000
 
-# The exceptions for error types of Neutron, and for statuses with other error types.
+# Exceptions by Neutron's error type, and by HTTP status for all other error types.
 _BY_TYPE: dict[str, type[exception.NovaException]] = {
     **dict.fromkeys(("IpAddressAlreadyAllocated", "IpAddressInUse"), exception.FixedIpInUse),
     **dict.fromkeys(("IpAddressGenerationFailure", "ExternalIpAddressExhausted", "NoMoreIps"),
@@ -153,7 +153,7 @@ class NeutronApi:
         self._extensions: tuple[frozenset[str], float] | None = None
 
     def has(self, ctx: RequestContext, extension: str) -> bool:
-        """Return True if the service has the extension (by its alias), as of [neutron]extension_sync_interval ago."""
+        """Return True if the service has the extension (an alias), cached for [neutron]extension_sync_interval."""
         cached, now = self._extensions, time.monotonic()
         if cached is None or now - cached[1] > CONF.neutron.extension_sync_interval:
             extensions = self.list(ctx, "extensions")
@@ -176,7 +176,7 @@ class NeutronApi:
             if not is_cut or all(link.get("rel") != "next" for link in response.json().get(links_key) or ()):
                 return rows
             query["marker"] = page[-1].get("id")
-        raise exception.NetworkServiceUnavailable(reason=f"its list of {kind} has no end")
+        raise exception.NetworkServiceUnavailable(reason=f"its list of {kind} has more than {_MAX_PAGES} pages")
 
     def port(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Return a port. Raises PortNotFound."""
@@ -187,9 +187,9 @@ class NeutronApi:
         return self._get(ctx, "network", uuid, token, exception.NetworkNotFound(network_id=uuid))
 
     def _get(self, ctx: RequestContext, kind: str, uuid: str, token: str | None, missing: exception.NotFound) -> Raw:
-        """Return a port or network. Raises ``missing`` also for an alias of the id: MySQL ignores case, but a port with
-        another id than requested would count as created by Nova, and be deleted with the server. An id of a user may
-        be any text, for example another path."""
+        """Return a port or network. Raises ``missing`` also if the id differs in case, which MySQL ignores: Nova would
+        take a port with another id than requested for its own and delete it with the server. An id from a user may be
+        any text, for example a path."""
         if not is_canonical(uuid):
             raise missing
         try:
@@ -201,14 +201,14 @@ class NeutronApi:
         return row
 
     def floating_addresses(self, ctx: RequestContext, ports: Sequence[str]) -> dict[str, str]:
-        """Return the floating IP addresses of ports, by port. There are none without the extension for routers."""
+        """Return the floating IP addresses of ports, by port; none if the service lacks the extension for routers."""
         rows = self._list_by(ctx, "floatingips", "port_id", ports) if ports and self.has(ctx, _ROUTERS) else []
-        # A port with several fixed addresses may have several ones: always the same is shown.
+        # A port with several fixed addresses may have several floating addresses: always return the same of them.
         return {row["port_id"]: row["floating_ip_address"] for row in
                 sorted(rows, key=lambda row: str(row["floating_ip_address"]), reverse=True)}
 
     def ports_by_id(self, ctx: RequestContext, ports: Sequence[str]) -> dict[str, Raw]:
-        """Return these ports, as far as they exist, by id."""
+        """Return those of these ports that exist, by id."""
         return {port["id"]: port for port in self._list_by(ctx, "ports", "id", ports)}
 
     def _list_by(self, ctx: RequestContext, kind: str, field: str, values: Sequence[str]) -> Sequence[Raw]:
@@ -277,11 +277,11 @@ class NeutronApi:
                   body: Raw | None = None) -> Raw:
         """Create, get, update or delete a row of this kind (security_group, security_group_rule or floatingip) with the
         caller's token. Raises ``missing``."""
-        if method != "GET" and context.too_late():  # slow requests have exceeded the deadline of the caller
+        if method != "GET" and context.too_late():  # earlier slow requests have used up the time of the caller
             raise exception.NetworkServiceUnavailable(reason="the request has timed out: nothing was changed")
         path = f"/{kind.replace('_', '-')}s{'/' if uuid else ''}{uuid}"
         more: dict[str, Any] = {"json": {kind: body}} if body is not None else {}
-        try:  # waits: a silent service must not occupy all threads
+        try:  # waits=True limits the number of threads that wait for a service that does not respond
             return self._request(  # type: ignore[no-any-return]
                 ctx, method, path, "" if method == "DELETE" else kind, ctx.auth_token, waits=True, **more)
         except exception.NotFound as error:
@@ -290,7 +290,7 @@ class NeutronApi:
     # --- bindings to further hosts (extension binding-extended) ----------------------------------------
     def create_binding(self, ctx: RequestContext, port: str, wanted: Raw) -> Raw:
         """Create an inactive binding of a port, or get the one that exists, and return it. Raises PortNotFound,
-        PortBindingFailed (the service responds with status 500 if the host cannot have the port)."""
+        PortBindingFailed (the service responds with status 500 if it cannot bind the port to the host)."""
         try:
             return self._request(ctx, "POST", f"/ports/{port}/bindings", "binding",  # type: ignore[no-any-return]
                                  json={"binding": wanted})

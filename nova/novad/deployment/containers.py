@@ -1,5 +1,5 @@
-"""Containers of deployed components: creation, start, health, version, dumps, restoration of a former state, and
-deferred cleanup: removals after a change is committed, which are stored with the change and cannot be undone."""
+"""Containers of deployed components: creation, start, health, version, dumps, and restoration of a former state. Also
+deferred cleanup: removals that run after a change is committed. They are stored with it and cannot be undone."""
 
 import contextlib
 import dataclasses
@@ -25,13 +25,13 @@ from nova.novad.secrets import MaskedStream, Secrets
 LOG = logging.getLogger(__name__)
 
 _POLL_INTERVAL = 0.25  # Seconds between two checks of a starting container.
-_SETTLED = 1.0  # Seconds that a component without a health check must run.
+_SETTLED = 1.0  # Seconds after which a running component without a health check counts as healthy.
 _LONGEST_DUMP = 6 * 3600.0  # Timeout of a dump or restore command in seconds.
 
 # Kinds of cleanup tasks, as stored in the journal and shown to users.
 BACKUP, FILES, DATA, NETWORK, SECRETS, OLD_SECRETS = "backup", "files", "data", "network", "secrets", "kept secrets"
 VOLUME = "podman volume"
-UNNAMED = "unnamed "  # Facts of the journal: volumes without a name of containers that a removal of data removes.
+UNNAMED = "unnamed "  # Prefix of journal facts: podman's volumes without a name that a removal of data removes.
 
 # (component, progress): called for clients that follow a change.
 Progress = Callable[[str, str], None]
@@ -43,7 +43,7 @@ class Unhealthy(ReportedError):
 
 @dataclasses.dataclass(frozen=True)
 class Containers:
-    """The containers of the platform that ``platform`` names. Methods can be repeated. ``ending``: ends waiting."""
+    """The containers of the platform named by ``platform()``. Methods can be repeated. ``ending``: set to end waits."""
 
     platform: Callable[[], str]
     journal: Journal
@@ -166,7 +166,7 @@ class Containers:
             try:
                 socket.create_connection((host.strip("[]"), int(port)), timeout=how.timeout).close()
             except OSError as error:
-                raise Unhealthy(f"{how.tcp} takes no connection: {error}") from None
+                raise Unhealthy(f"{how.tcp} does not accept connections: {error}") from None
 
     def _last_words(self, name: str) -> str:
         """Return the end of the log of a component for an error, or ""."""
@@ -178,7 +178,7 @@ class Containers:
             return ""
         text = " | ".join(line.strip() for line in lines)[-500:]
         printable = "".join(character if character.isprintable() else "?" for character in text)
-        return f"; its last words: {printable}" if lines else ""
+        return f"; the end of its log: {printable}" if lines else ""
 
     def version(self, deployed: Deployed) -> str:
         """Return the output of the version command; without a command, or if it fails, the name of the version."""
@@ -230,7 +230,7 @@ class Containers:
         return path if path and self.data.dump(path).exists() else ""
 
     def _restore_volumes(self, change: Change, path: str) -> None:
-        """Restore the volumes in the backup at ``path`` ("": none); clear the others, which had no data then."""
+        """Restore the volumes in the backup at ``path`` ("": no backup); clear volumes that are not in the backup."""
         restored = self.data.restore(change.name, path) if path else set()
         for volume in change.volumes:
             if volume.backup and volume.name not in restored:
@@ -249,9 +249,9 @@ class Containers:
             self._restore_volumes(change, paths.get(change.name, ""))
 
     def restore_containers(self, changes: Sequence[Change], progress: Progress) -> None:
-        """Create and start the previous containers, and wait for their health checks. Raises after all were tried."""
+        """Start the previous containers and wait for their health checks. Raises an error after all were tried."""
         previous = [change.before for change in changes if change.before is not None]
-        with contextlib.ExitStack() as starts:  # It makes all calls, the last one first, and raises their error then.
+        with contextlib.ExitStack() as starts:  # Runs all calls in reverse order, and raises an error at the end.
             for before in reversed(previous):
                 starts.callback(self.begin, before)
                 starts.callback(progress, before.name, "undo: starting the previous version")
@@ -334,7 +334,7 @@ def _get(health: Health) -> None:
                 late.set()
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
-            # The timeout covers the whole response: one that arrives byte by byte counts as none.
+            # The timeout covers the whole response, so that a response byte by byte cannot take longer.
             timer = threading.Timer(health.timeout, end)
             timer.start()
             try:
@@ -354,5 +354,5 @@ def _networks(components: Iterable[Deployed | None]) -> set[str]:
 
 
 def label(deployment: Deployment) -> str:
-    """Return the name of the backups of a deployment, with its time, since a new journal numbers from 1 again."""
+    """Return the name of the backups of a deployment, with its time, since a new journal counts from 1 again."""
     return f"{deployment.id}-{int(deployment.started * 1000)}"

@@ -119,7 +119,7 @@ class Data:
         copies = [path for path in sorted(source.iterdir()) if path.name != _DUMP]
         for copy in copies:
             target = self.volume(name, copy.name).resolve()
-            if not _run("mountpoint", "--quiet", str(target)):  # It cannot be replaced.
+            if not _run("mountpoint", "--quiet", str(target)):  # A mount point cannot be replaced.
                 for path in target.iterdir():
                     _remove(path)
                 _copy(copy, target)
@@ -149,7 +149,7 @@ class Data:
             _remove(target)
 
     def write_files(self, name: str, component: Component, secrets: Mapping[str, str]) -> dict[str, pathlib.Path]:
-        """Write the files of a component with the values of secrets; return their paths on the node by those inside."""
+        """Write the files of a component with the values of secrets; return {path in the container: path here}."""
         place = self.root / "files" / name
         _remove(place)
         place.mkdir(parents=True)
@@ -171,7 +171,7 @@ def _give(place: pathlib.Path, component: Component) -> None:
 
 
 def _size(place: pathlib.Path) -> int:
-    """Return the bytes that the disk holds below a directory, without what lies too deep to be copied."""
+    """Return the bytes that the files below a directory occupy, without files that are too deep to be copied."""
     total = 0
     linked: set[tuple[int, int]] = set()
     waiting = [str(place)]
@@ -199,7 +199,7 @@ def _remove(place: pathlib.Path) -> None:
 def _run(*command: str) -> str:
     """Run a command. Return the reason of a failure without paths of the component, which may be very long, or ""."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = done.stderr.strip().splitlines() or ["it says nothing"]
+    lines = done.stderr.strip().splitlines() or ["no error message"]
     return lines[-1].rpartition(": ")[2][:WORDS] if done.returncode else ""
 
 

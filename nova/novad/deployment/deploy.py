@@ -107,19 +107,19 @@ class Deployer:
             if (waits := self.journal.pending()) is not None:
                 origin = self.journal.origins([waits.id])[waits.id]
                 raise Busy(f"Deployment {waits.id} waits for the control node {origin.node}; see nova history.")
-            # Data that are still to be removed are not part of the next deployment.
+            # The next deployment must not use data that are still to be removed.
             if left := self.containers.clean_up():
                 raise Refused(f"A removal is not finished: {'; '.join(left)}. Nothing was changed.")
             yield
 
     def idle(self, seconds: float) -> bool:
-        """Wait until no change is in progress; return True if that happened in time."""
+        """Wait until no change is in progress; return False if one still is after ``seconds``."""
         with self._turn:
             return self._turn.wait_for(lambda: not self._doing, seconds)
 
     def plan(self, wanted: Mapping[str, str]) -> list[Change]:
-        """Return the changes that a deployment of these components makes. Raises NotKnown, Invalid, Refused. "" as
-        version: that of the platform file. Without names: all components of the file, and the removal of others."""
+        """Return the changes that a deployment of ``wanted`` makes: {name: version}, "" for the version in the platform
+        file. If empty: all components of the file, and removal of others. Raises NotKnown, Invalid, Refused."""
         current = self.journal.components()
         for name in wanted:
             self.platform.component(name)
@@ -150,7 +150,7 @@ class Deployer:
                 if current[name].component.secrets() & set(names)]
 
     def order(self, names: Iterable[str], of: Iterable[Deployed | None] = ()) -> list[str]:
-        """Sort by the dependencies of deployed components and of the platform file; those in ``of`` by their own."""
+        """Sort by the dependencies of deployed components, of the platform file and of the components in ``of``."""
         file = self.platform.components
         components = {**{name: deployed.component for name, deployed in self.journal.components().items()}, **file,
                       **{deployed.name: deployed.component for deployed in of if deployed is not None}}
@@ -212,7 +212,7 @@ class Deployer:
         if others is not None:
             self._go_on()
             others.apply(ident, terms.assignments, progress)
-        if kind == REMOVE:  # Components that use others are removed first.
+        if kind == REMOVE:  # Components of other nodes use those of this node, so they are removed first.
             changes = self._apply(kind, changes, progress)
         self.journal.advance(ident, APPLY, changes)
         if terms.origin is not None:
@@ -239,7 +239,7 @@ class Deployer:
             self.containers.clean_up(progress)
         else:
             self.journal.reopen(ident)
-            self._undo(ident, "It was given up by the control node.", progress)
+            self._undo(ident, "The control node decided to undo the deployment.", progress)
         LOG.info("Deployment %d is %s: received from the control node", ident, "done" if done else "undone")
 
     def _deployment(self, ident: int) -> Deployment:
@@ -248,7 +248,7 @@ class Deployer:
         return deployment
 
     def _fetched(self, ident: int, kind: str, changes: list[Change], progress: Progress) -> list[Change]:
-        """Return the changes with image ids, without ineffective changes, with the components whose data change."""
+        """Fetch images. Return the changes with image ids, without ineffective ones, plus owners of changed data."""
         current = self.journal.components()
         fetched: dict[str, Change] = {}
         for change in changes:
@@ -316,7 +316,7 @@ class Deployer:
         # A component that the journal lost may still run.
         before = {change.name: state for change in changes if (state := change.before or change.after) is not None
                   and (change.before is not None or self.containers.running(change.name))}
-        stopping: list[str] = []  # Components that write data, and those that would wait for a stopped one.
+        stopping: list[str] = []  # Components that write data, and those that depend on a stopped component.
         for name in self.order(before, before.values()):
             component = before[name].component
             if name not in dumped and (component.volumes or component.data_of or {*component.depends} & {*stopping}):
@@ -383,13 +383,13 @@ class Deployer:
             raise Cancelled("novad is stopping; the deployment is rolled back when novad starts again.")
 
     def recover(self, progress: Progress) -> list[Deployment]:
-        """Roll back changes that a killed daemon left unfinished. Raises Busy, or what the next call may solve."""
-        with self.alone("putting back"):
+        """Roll back changes that a killed daemon left unfinished. Raises Busy, and errors; the caller retries later."""
+        with self.alone("rollback after an interruption"):
             unfinished = self.journal.unfinished()
             for deployment in unfinished:
                 LOG.warning("Deployment %d (%s) was interrupted in stage %s: rolling it back", deployment.id,
                             deployment.kind, deployment.stage)
-                error = deployment.error.partition(_NOT_YET)[0] or "novad ended in the middle of it."
+                error = deployment.error.partition(_NOT_YET)[0] or "novad ended during the deployment."
                 self._undo(deployment.id, error, progress)
             self.containers.clean_up(progress)
             return unfinished

@@ -84,7 +84,7 @@ def record_missing(journal: Journal) -> None:
 
 
 def _state(journal: Journal, deployment: Deployment, change: Change) -> State | None:
-    """Return the state that a change creates; None if image, configuration and data of the component stay."""
+    """Return the state that a change creates; None if image, configuration and data of the component do not change."""
     before, after = change.before, change.after
     states = journal.states(change.name)
     current = states[-1] if states else State()
@@ -159,7 +159,7 @@ def _after(journal: Journal, ident: int, name: str) -> Deployed | None:
 
 
 def former_digest(journal: Journal, component: Component, digest: str) -> str:
-    """Return the recorded digest of the tag if it is another one, so that the change must be confirmed, or ""."""
+    """Return the recorded digest of the tag if it is not ``digest``, which then must be confirmed; otherwise ""."""
     # A channel of a registry with TLS may move: another image behind it is an update.
     moves = not component.version and not is_on_loopback(component.image)
     if component.digest or moves or not digest:

@@ -1,7 +1,7 @@
 """The journal: past and present deployments, and backups, in an SQLite file.
 
-A deployment is written before its first effect, and each of its stages before it begins: a daemon that was killed reads
-what it must undo. Everything else (containers, directories) can be created again from the journal.
+A deployment is written before its first effect, and each of its stages before it begins: after a kill, the next daemon
+reads what it must undo. Everything else (containers, directories) can be created again from the journal.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 RUNNING, DONE, UNDONE, STUCK = "running", "done", "undone", "stuck"
 PENDING = "pending"  # Finished on this node; the control node decides whether the changes stay.
-_RECORDED = "states-recorded"  # Name of a fact: the last deployment whose states are recorded.
-_RESERVE = 1024 * 1024  # Bytes that the journal writes until a component that filled the disk is stopped.
+_RECORDED = "states-recorded"  # Name of a fact: the newest deployment whose states are recorded.
+_RESERVE = 1024 * 1024  # Bytes of the disk reserved for the journal, in case a component fills the disk.
 _SCARCE = 256 * 1024  # Free bytes below which the reserve is released.
 _PLENTY = 16 * _RESERVE  # Free bytes above which the reserve is created again.
 
@@ -118,7 +118,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Participation(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of another node in a deployment. ``done``: it is done; ``settled``: the node has the decision."""
+    """The part of another node in a deployment. ``done``: that is done; ``settled``: the node has the decision."""
 
     deployment: int
     address: str
@@ -242,7 +242,7 @@ class Journal:
             _record(connection, ident, states)
 
     def origins(self, idents: Sequence[int]) -> dict[int, Origin]:
-        """Return the control nodes of these deployments, without those of this node's own."""
+        """Return the control nodes that requested these deployments. Deployments of this node have none."""
         rows = self._execute("select deployment, origin from given where deployment in "
                              "(select value from json_each(?))", _text(list(idents)))
         return {ident: msgspec.json.decode(text, type=Origin) for ident, text in rows}
@@ -254,7 +254,7 @@ class Journal:
             "and number = ?)", coordinator, number)), None)
 
     def given_until(self, coordinator: str, number: int) -> int:
-        """Return the last deployment on this node for deployments of a control node up to this number, or 0."""
+        """Return the newest deployment on this node for deployments of a control node up to this number, or 0."""
         [(ident,)] = self._execute("select max(deployment) from given where coordinator = ? and number <= ?",
                                    coordinator, number)
         return int(ident or 0)

@@ -34,7 +34,7 @@ from nova.novad.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
 
-_ANSWER = 10.0  # timeout in seconds for the reply of a node with its name
+_ANSWER = 10.0  # timeout in seconds of a query of a node's state
 _AT_ONCE, _QUERIES = 16, 256  # Maximum number of concurrent assignments, and of other calls to nodes.
 _TRY = 10.0  # Seconds in which the decision is sent to a node repeatedly; after that a background thread continues.
 _PAUSE = 0.5
@@ -42,9 +42,9 @@ _WORDS = 4096  # maximum number of characters of a report that the journal store
 _REPORTS = 10_000  # maximum number of reports of a node per call; a deployment has a few per component
 _SETTLE = 120.0  # timeout in seconds of a call with the decision; the node continues without its caller
 _FETCH, _OTHER = 1800.0, 600.0  # Seconds that a node has to pull an image, and for the other steps of a component.
-# Facts of the journal, by address: accepted nodes, and the names of nodes that an earlier release discovered.
+# Prefixes of journal facts by address: accepted nodes, and the names of nodes that an earlier release discovered.
 _ACCEPTED, _EARLIER = "accepted ", "member "
-# Reconnect to a returning node at once, and detect a vanished node within half a minute.
+# Reconnect to a returning node immediately, and detect a vanished node within half a minute.
 _CHANNEL = [("grpc.keepalive_time_ms", 15000), ("grpc.keepalive_timeout_ms", 15000),
             ("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 4 << 20)]
 _ERRORS: dict[grpc.StatusCode, type[ReportedError]] = {
@@ -98,7 +98,7 @@ class Coordinator:
             self.discovery.start()
 
     def stop(self) -> None:
-        """Cancel calls of other nodes and wait for the threads. Called after ``ended`` was set."""
+        """Cancel calls to other nodes and wait for the threads. Called after ``ended`` was set."""
         for client in list(self._clients):
             client.close()
         if self._thread.is_alive():
@@ -209,14 +209,14 @@ class Coordinator:
         return [(name, url) for name, url in trusted if name != self.options.name]
 
     def _ask(self, accepted: tuple[str, Place]) -> Peer:
-        """Query the state of a node. The name and roles that it reports decide nothing."""
+        """Query the state of a node. Raises Refused if it reports another name. Roles that it reports are ignored."""
         url, place = accepted
         with self._client(url, place.node, f"{place.node} ({url})") as client:
             daemon = client.ask(client.daemon.Show, pb.Empty(), _ANSWER)
             if daemon.node != place.node:
                 raise Refused(f"The node at {url} reports the name {daemon.node[:64]!r}, but this control node "
                               f"expects {place.node} (node in its novad.toml)")
-            # Components on nodes with a platform of their own are not this node's concern, and they might query back.
+            # A node with a platform file of its own is not queried: it may be a control node that queries this node.
             shown = client.ask(client.platform.Show, pb.Empty(), _ANSWER) if daemon.steered else pb.PlatformAnswer()
         return Peer(url=url, place=place, steered=daemon.steered,
                     components=tuple(_attributed(shown.components, place.node)))
@@ -266,7 +266,7 @@ class Coordinator:
 
     def _send_decision(self, participation: Participation, done: bool, progress: Progress, seconds: float,
                        longest: float = _SETTLE) -> None:
-        """Send the decision on a deployment to a node, for ``seconds`` seconds. Raises ReportedError."""
+        """Send the decision on a deployment to a node; retry for ``seconds`` seconds. Raises ReportedError."""
         end = time.monotonic() + seconds
         places = self._accepted()  # The node may have another address, or another name, by now.
         url = next((url for url, place in places.items() if place.node == participation.node), participation.address)
@@ -319,9 +319,9 @@ class Coordinator:
 
     @contextlib.contextmanager
     def _client(self, url: str, node: str, shown: str = "") -> Iterator[Client]:
-        """Connect to a node with the secret of that node, and raise the errors that it reports. The operator vouches
-        for the addresses of the option nodes, unless the certificate there is that of another node; at every other
-        address only a server whose certificate names the node receives the secret."""
+        """Connect to a node with the secret of that node, and raise the errors that it reports. An address in the
+        option nodes is trusted, unless the server there has the certificate of another node. At every other address,
+        only a server whose certificate contains the name of the node receives the secret."""
         named = [] if url in self._configured else [("grpc.ssl_target_name_override", node)]
         if not named and (other := self._certified_as(url, node)):
             raise Away(f"Node {node} ({url}) presents the certificate of node {other}, and receives nothing. Exchange "
@@ -387,12 +387,12 @@ def _peer_error(error: grpc.RpcError, node: str, name: str) -> ReportedError:
     words = f"Node {node}: {details.removesuffix(' The previous state was restored.')}"
     if was_lost(error) and "Hostname Verification Check failed" in details:
         return Away(f"Node {node} has a certificate for another node or address, and receives nothing: the "
-                    "certificate of an accepted node has to name the node, that of a node of the option nodes its "
-                    "address.")
+                    "certificate of an accepted node must contain the name of the node, that of a node in the option "
+                    "nodes must contain its address.")
     if was_lost(error) or code in _SILENT:
         return Away(f"Node {node} does not respond: {details}")
     if code == grpc.StatusCode.UNAUTHENTICATED:
-        return Refused(f"Node {node} refuses the secret of this control node: the file secret_file in its "
-                       f"novad.toml names has to have what nova nodes secret {name} prints here.")
+        return Refused(f"Node {node} refuses the secret of this control node. Write the output of nova nodes secret "
+                       f"{name} (on the control node) to the file that secret_file in the node's novad.toml names.")
     busy = dict(error.trailing_metadata() or ()).get(ANSWERED) == Busy.__name__
     return (Busy if busy else _ERRORS.get(code, Failed))(words)

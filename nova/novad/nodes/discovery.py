@@ -35,7 +35,7 @@ _CHECK_INTERVAL = 30.0  # Seconds between two checks of the addresses of the mac
 
 
 class Entry(msgspec.Struct):
-    """An announced novad. ``failing``: start of its failures (monotonic; None: confirmed); ``due``: next attempt."""
+    """An announced novad. ``failing``: time since which it is unconfirmed (monotonic, or None); ``due``: next try."""
 
     instance: Instance
     failing: float | None
@@ -136,11 +136,11 @@ class Discovery:
             try:
                 self._try(entry)
             except Exception:  # An announcement must not end the thread.
-                LOG.debug("Cannot query an announced novad", exc_info=True)
+                LOG.debug("Ignoring the announced novad %s: cannot query it", entry.instance.name, exc_info=True)
                 self.remove(entry.instance.name)
 
     def _next(self) -> Entry | None:
-        """Return the instance to try: of the due ones, expected nodes first, then new and confirmed ones."""
+        """Return the instance to try next: of those that are due, expected nodes first, then new and confirmed ones."""
         now, expected = time.monotonic(), self._expected()
         with self._lock:
             return min(self._entries.values(), default=None, key=lambda entry: (
@@ -187,7 +187,7 @@ def certificate_names(url: str, files: Mapping[str, str]) -> list[str]:
 
 
 class Announcer:
-    """Announces the addresses that novad listens on, also later ones. Failures do not stop novad."""
+    """Announces the addresses on which novad listens, including later ones. Failures do not stop novad."""
 
     def __init__(self, options: Options) -> None:
         self.options = options

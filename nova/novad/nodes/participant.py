@@ -30,7 +30,7 @@ class Assignment(Strict, frozen=True, kw_only=True):
     ``coordinator``, ``control``, ``number``: id and name of the control node, and its number of the deployment.
     ``platform``: the components of this node, with the addresses of others. ``versions``: components to deploy (empty:
     all); ``names``: components to roll back, or secrets to renew; ``to``: the deployment to roll back to. ``volumes``,
-    ``secrets``: whether a removal includes them. ``values``: the values of the secrets that the components use.
+    ``secrets``: True if a removal includes them. ``values``: the values of the secrets that the components use.
     """
 
     coordinator: str

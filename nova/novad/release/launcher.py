@@ -68,7 +68,7 @@ class Releases:
             return ""
 
     def begin(self, version: str, previous: str) -> None:
-        """Start this release on trial at the next start. ``previous``: the current release."""
+        """Select this release, on trial, for the next start. ``previous``: the current release."""
         self._write("trial", {"version": version, "previous": previous})
         self._link(version)
 
@@ -78,7 +78,7 @@ class Releases:
         return version if version == self._linked() else ""
 
     def succeeded(self) -> None:
-        """End the trial; keep the release and the previous one, remove others."""
+        """End the trial; keep this release and the previous release, remove all others."""
         retained = {self._linked(), self._read("trial").get("previous", "")}
         self._drop("failed")
         self._drop("trial")
@@ -87,7 +87,7 @@ class Releases:
                 shutil.rmtree(place, ignore_errors=True)
 
     def failed(self, why: str) -> None:
-        """Return to the previous release at the next start."""
+        """Record the failure of the release on trial; select the previous release for the next start."""
         trial = self._read("trial")
         with contextlib.suppress(OSError):  # On a full disk the previous release starts, too.
             self._write("failed", {"version": trial.get("version", ""), "why": why})
@@ -233,7 +233,7 @@ class Launcher:
 
 
 def watch(socket: str, start: float, steady: float) -> str:
-    """Return the reason why novad is not healthy after ``start`` seconds, or not for ``steady`` seconds then; or ""."""
+    """Return "" if novad is healthy within ``start`` seconds and stays so for ``steady`` seconds, else the reason."""
     limit, since = time.monotonic() + start, 0.0
     while True:
         why, now = _check(socket), time.monotonic()

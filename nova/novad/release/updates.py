@@ -99,7 +99,7 @@ class Updates:
             if self.releases.trial():
                 raise Busy(f"novad {__version__} is still on trial.")
             self._check_options()
-            progress("", f"asking {self.options.update_url}")
+            progress("", f"requesting the list of releases from {self.options.update_url}")
             release = self.latest()
             if release is None or number(release.version) == number(__version__):
                 progress("", f"novad {__version__} is the latest")
@@ -108,7 +108,7 @@ class Updates:
                 progress("", f"novad {__version__} is newer than the latest release, {release.version}")
                 return
             if not os.environ.get(LAUNCHED):
-                raise Refused("novad was started without update_url; start it again to let it be updated.")
+                raise Refused("novad was started without update_url: restart novad, then repeat the command.")
             self._fetch(release, progress)
             self._try(release)
             with self.deployer.changing("update"):

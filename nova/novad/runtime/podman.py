@@ -38,9 +38,9 @@ PLATFORM, COMPONENT, DEPLOYMENT = "io.nova.platform", "io.nova.component", "io.n
 CONFINED = ("nosuid", "nodev")
 
 _TIMEOUT = 60.0  # Timeout in seconds of a request that changes something.
-_QUERY_TIMEOUT = 20.0  # timeout of a query, shorter than that of the client
-_PULL_TIMEOUT = 1800.0  # seconds in which podman may report nothing
-_REASON = 400  # characters of the end of podman's error message
+_QUERY_TIMEOUT = 20.0  # timeout in seconds of a query, shorter than the timeout of novad's clients
+_PULL_TIMEOUT = 1800.0  # seconds without a report of podman after which a pull fails
+_REASON = 400  # maximum number of characters of podman's error message: the end of it
 MARGIN = 64 << 20  # Bytes of the disk that stay free of images.
 _MIB = 1 << 20
 _UNNAMED = re.compile(r"[0-9a-f]{64}")  # the name that podman gives a volume without a name
@@ -175,7 +175,7 @@ class Podman:
         return f" (the disk of {self._storage} is full: {free // _MIB} MiB are free)" if free < MARGIN else ""
 
     def resolve(self, reference: str) -> str:
-        """Return the digest that a registry on this machine has for a tag; "" for others and without a response."""
+        """Return the digest of a tag in a registry on this machine; "" for other registries and without a response."""
         parts = _REFERENCE.fullmatch(reference)
         if parts is None or parts["digest"] or not is_on_loopback(reference):
             return ""
@@ -188,7 +188,7 @@ class Podman:
             return ""
 
     def has_image(self, ident: str) -> bool:
-        with self._client(f"image {ident} cannot be looked for", _QUERY_TIMEOUT) as client:
+        with self._client(f"the presence of image {ident} cannot be checked", _QUERY_TIMEOUT) as client:
             return _exists(client, f"/images/{ident}/exists")
 
     def data_paths(self, ident: str) -> tuple[str, ...]:
@@ -224,7 +224,7 @@ class Podman:
         for port in component.ports:
             published = options.setdefault("ports", {}).setdefault(f"{port.container}/{port.protocol}", [])
             published.append((port.address, port.node))
-        with self._client(f"container {wanted.name} cannot be made") as client:
+        with self._client(f"container {wanted.name} cannot be created") as client:
             client.containers.create(wanted.image, list(component.command) or None, **options)
 
     def start(self, name: str) -> None:
@@ -265,7 +265,7 @@ class Podman:
             client.volumes.remove(ident)
 
     def find(self, name: str) -> Container | None:
-        with self._client(f"container {name} cannot be looked at", _QUERY_TIMEOUT, absent_ok=True) as client:
+        with self._client(f"container {name} cannot be inspected", _QUERY_TIMEOUT, absent_ok=True) as client:
             attrs: Any = client.containers.get(name).attrs
             state = attrs["State"]
             return Container(
@@ -316,7 +316,7 @@ class Podman:
         return podman_stream.PodmanLines(self._socket, name, follow, tail)
 
     def make_network(self, name: str) -> None:
-        with self._client(f"network {name} cannot be made") as client:
+        with self._client(f"network {name} cannot be created") as client:
             if not _exists(client, f"/networks/{name}/exists"):
                 client.networks.create(name, dns_enabled=True)
 

@@ -28,7 +28,7 @@ _HEADER = struct.Struct(">BxxxL")  # Header of a frame: number of the stream, nu
 _API = "/v4.0.0/libpod"
 _TIMEOUT = 30.0  # Timeout in seconds of a response that is not a stream.
 _POLL_INTERVAL = 0.2  # Seconds between two calls of a function that may end a response.
-_AT_ONCE = 1 << 18
+_AT_ONCE = 1 << 18  # Maximum number of bytes of a read.
 _HEAD = 1 << 16  # Maximum number of bytes of a response's head.
 _MOST = 1 << 20  # Maximum number of bytes of a response that is not a stream.
 EXPIRED = 124  # exit code of a command that timed out
@@ -37,7 +37,7 @@ Line = tuple[int, bytes]  # Number of the output stream, and the line without it
 
 
 class PodmanStream:
-    """A request and its response. Raises RuntimeFault for ``what``, or ``refused`` for a status not in ``codes``."""
+    """A request and its response. Raises RuntimeFault for the failure ``what``, ``refused`` for unexpected statuses."""
 
     def __init__(self, path: str, what: str, method: str, url: str, body: Any = None, timeout: float | None = _TIMEOUT,
                  codes: tuple[int, ...] = (200,), refused: type[RuntimeFault] = RuntimeFault) -> None:
@@ -232,13 +232,13 @@ def _why(body: bytes) -> str:
     try:
         return str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return body.decode(errors="replace")[:200] or "it gives no reason"
+        return body.decode(errors="replace")[:200] or "no reason was reported"
 
 
 # --- logs ------------------------------------------------------------------------------------------
 _PAUSE = 0.05  # Seconds in which lines are collected: a busy log may have many readers, and each message has a cost.
 _QUIET = 0.2  # Seconds without a line after which a followed log has been read up to its current end.
-_READ_TIMEOUT = 10.0  # seconds after which lines count as new, also without a pause before them
+_READ_TIMEOUT = 10.0  # seconds after which lines of a followed log count as new, even if no pause preceded them
 _LONGEST = 1 << 16  # bytes of a line; longer lines are split
 
 

@@ -19,8 +19,8 @@ _START, _END = 30.0, 10.0  # Seconds that the service has to start, and to exit.
 # Seconds between two health checks of the service, seconds until a check fails, failed checks until it is restarted.
 _PING, _LATE, _SILENT = 10.0, 5.0, 4
 _RUN = pathlib.Path("/run/novad")  # A reboot clears it, by which podman detects the reboot; the path must be short.
-# podman and the programs that it starts. podman would report some missing ones only when a container starts, without a
-# name; without aardvark-dns components could not resolve one another.
+# podman and the programs that it starts. podman reports some missing programs only when a container starts, without
+# their names. Without aardvark-dns, components cannot resolve the names of other components.
 _PROGRAMS = ("podman", "runc", "netavark", "aardvark-dns", "catatonit", "iptables")
 _INSTEAD = {"runc": "crun"}
 _HELPERS = "/usr/local/libexec/podman:/usr/local/lib/podman:/usr/libexec/podman:/usr/lib/podman:/usr/sbin:/sbin"
@@ -101,7 +101,7 @@ class PodmanService:
         if not self._runs():
             return False
         now = time.monotonic()
-        if now < self._pinged + _PING:  # Use the result of the last check.
+        if now < self._pinged + _PING:  # Use the result of the previous check.
             return True
         self._pinged = now
         try:
@@ -142,6 +142,6 @@ def missing(path: str | None = None) -> list[str]:
 
 
 def _limit(kind: int, most: int) -> int:
-    """Return the limit that this process may set for others, at most ``most``."""
+    """Return the limit that this process may set for other processes, at most ``most``."""
     hard = resource.getrlimit(kind)[1]
     return most if hard == resource.RLIM_INFINITY else min(hard, most)

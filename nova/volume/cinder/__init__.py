@@ -1,1 +1,1 @@
-"""Volumes by Cinder: attachments, snapshots and swaps for the conductor, connections on the host."""
+"""Volumes of Cinder: attachments, snapshots and swaps on the conductor, connections on the host."""

@@ -176,7 +176,7 @@ class CinderApi:
                              params={"limit": limit, "offset": offset, "sort": "created_at:desc"})
 
     def delete_volume(self, ctx: RequestContext, uuid: str, token: str | None = None) -> None:
-        """Delete a volume. With a ``token`` a user waits for it. Raises VolumeNotFound, InvalidVolume (in use)."""
+        """Delete a volume. ``token``: of a user, who waits. Raises VolumeNotFound, InvalidVolume (in use)."""
         self._request(ctx, "DELETE", f"/volumes/{uuid}", token=token, volume=uuid, waits=bool(token))
 
     def act(self, ctx: RequestContext, uuid: str, action: str, arguments: Mapping[str, Any] | None = None,
@@ -220,7 +220,7 @@ class CinderApi:
                            json={"snapshot": {"volume_id": volume, **wanted}}, volume=volume, waits=waits)
 
     def delete_snapshot(self, ctx: RequestContext, uuid: str, token: str | None) -> None:
-        """Delete a snapshot. With a ``token`` a user waits for it. Raises NotFound, InvalidVolume (wrong status)."""
+        """Delete a snapshot. ``token``: of a user, who waits. Raises NotFound, InvalidVolume (wrong status)."""
         self._request(ctx, "DELETE", f"/snapshots/{uuid}", token=token, waits=bool(token))
 
     # --- snapshots, with Nova's own credentials --------------------------------------------------------
@@ -265,7 +265,7 @@ class CinderApi:
                  volume: str = "", headers: Mapping[str, str] | None = None, shape: Any = None,
                  service_token: bool = False, **more: Any) -> Any:
         """Send a request and return the value under ``key`` of the response, checked against its shape. ``shape``:
-        overrides the shape of ``key``; without ``key`` it is that of the response, which is ignored without both."""
+        replaces the shape of ``key``, or is that of the whole response; without both the response is ignored."""
         retries = CONF.cinder.http_retries if method == "GET" else 0
         try:
             if service_token:
@@ -282,7 +282,7 @@ class CinderApi:
 
 
 def _check(response: requests.Response, volume: str = "") -> None:
-    """Raise the exception for an error response. ``volume``: the id of the volume that status 404 refers to. Raises
+    """Raise the exception for an error response. ``volume``: the volume that is missing if the status is 404. Raises
     VolumeNotFound, NotFound, InvalidVolume, Forbidden, QuotaLimit, VolumeServiceUnavailable."""
     status = response.status_code
     if status < 300:

@@ -12,7 +12,7 @@ from nova.operations.framework.contexts import ServiceControl
 from nova.volume.cinder.api import CinderApi, convert_missing_snapshot, to_full_volume, to_snapshot, to_volume
 from nova.volume.cinder.server_volumes import NO_MIGRATION, CinderServerVolumes
 
-# Names of the encryption that hypervisors support. Volume types may still have the old names.
+# Providers of the encryption that hypervisors support. Volume types may still have the old names.
 _LUKS = ("luks", "LuksEncryptor", "nova.volume.encryptors.luks.LuksEncryptor", "os_brick.encryptors.luks.LuksEncryptor")
 _FRONT_END = "front-end"
 

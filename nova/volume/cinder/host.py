@@ -14,7 +14,7 @@ from nova.objects.volumes.volume import ConnectionInfo, VolumeConnection, Volume
 from nova.volume.base import Fetch, HostVolumes
 
 _FORMATS = ("raw", "qcow2")
-# Suffix of a file that is written after a snapshot: the id of the snapshot. The name before is that of the volume.
+# Suffix of the file to which a guest writes after a snapshot: the id of the snapshot. The volume's name is before it.
 _SNAPSHOT = re.compile(r"\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 # Maximum length of a chain of backing files, which the hypervisor limits.
 _MAX_FILES = 200

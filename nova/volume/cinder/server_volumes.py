@@ -24,17 +24,17 @@ from nova.volume.cinder.api import MOST_GIB, CinderApi, Raw, convert_missing_sna
 
 LOG = logging.getLogger(__name__)
 
-# Metadata key of a new volume with the id of the device that the volume was created for.
+# Metadata key of a new volume with the id of the device for which the volume was created.
 _DEVICE_KEY = "nova_device"
-# Metadata key with the id of the server image that a snapshot belongs to.
+# Metadata key of a snapshot with the id of the server image to which the snapshot belongs.
 _IMAGE_KEY = "nova_image"
 _DOWNLOADING = "downloading"
 # Statuses of a new volume or snapshot that is not finished.
 _BEING_MADE = ("creating", _DOWNLOADING)
-_LONGEST_NAME = 255
+_LONGEST_NAME = 255  # characters of the name of a snapshot in Cinder
 # Statuses of a volume that is being attached or detached.
 _TRANSIENT = (volume_states.RESERVED, volume_states.ATTACHING, volume_states.DETACHING)
-# Values of migration_status: no migration in progress; the service is completing the migration.
+# Values of migration_status if the volume is not being migrated.
 NO_MIGRATION = (None, "none", "success", "error", "deleting")
 # Metadata key with the new size (GiB) while an extension waits for the guest.
 _NEW_SIZE = "extend_new_size"
@@ -48,8 +48,8 @@ _BUSY = ("creating", "backing-up", "restoring", "updating")
 
 
 class CinderServerVolumes:
-    """A :class:`nova.operations.framework.resource_contexts.OutsideVolumes`. ``devices`` () stands for all volumes of
-    the server."""
+    """A :class:`nova.operations.framework.resource_contexts.OutsideVolumes`. Without ``devices``, a method changes all
+    volumes of the server."""
 
     def __init__(self, api: CinderApi, ctl: ServiceControl) -> None:
         self._api, self._ctl, self._ctx = api, ctl, ctl.ctx
@@ -80,13 +80,13 @@ class CinderServerVolumes:
         self._ctl.volumes.record([self._reserved(device) for device in made])
 
     def _created(self, device: BlockDevice) -> Volume:
-        """Return the volume of a new device. It is created while the caller's token is available."""
+        """Return the volume of a new device, created if it does not exist yet and the caller's token is available."""
         def create() -> Raw:
             if existing := self._created_for(device):
                 return existing[0]
             if not self._ctx.auth_token:
-                raise exception.InvalidVolume(reason="the server's new volume was not created before the token of the "
-                                                     "request was dropped; create the server again")
+                raise exception.InvalidVolume(reason="the server's new volume cannot be created: the user's token is "
+                                                     "no longer available; create the server again")
             return self._api.create_volume(self._ctx, {
                 "size": device.size_gb, "name": f"{self._uuid}-blank-vol" if device.source == "blank" else "",
                 "metadata": {_DEVICE_KEY: device.uuid},
@@ -100,8 +100,8 @@ class CinderServerVolumes:
         return self._api.having(self._ctx, "volumes", {_DEVICE_KEY: device.uuid or ""})
 
     def _encryption(self, volume: Volume, device: str, cached: dict[str, VolumeEncryption]) -> VolumeEncryption | None:
-        """Return the encryption of the volume created for this device. The key is fetched while the caller's token is
-        available. Raises InvalidVolume afterwards."""
+        """Return the encryption of the volume created for this device, with the key from the key manager. Raises
+        InvalidVolume if the key was not read yet and the caller's token is no longer available."""
         if volume.encrypted and device not in cached:
             if not self._ctx.auth_token:
                 raise exception.InvalidVolume(reason=(
@@ -172,7 +172,7 @@ class CinderServerVolumes:
             for attachment in connected:
                 # Cinder rejects a second attachment while the first one is incomplete.
                 self._api.complete_attachment(self._ctx, attachment["id"])
-            # Created before the others are deleted, so that the volume stays reserved for the server.
+            # Create the reservation before the other attachments are deleted: the volume stays reserved for the server.
             reservation = self._api.create_attachment(self._ctx, volume, self._uuid)
         for attachment in connected:
             self._api.delete_attachment(self._ctx, attachment["id"])
@@ -302,8 +302,8 @@ class CinderServerVolumes:
             missing = [device.volume_id or "" for device in self._ctl.instance.volumes
                        if device.volume_id not in present]
             if missing and not self._ctx.auth_token:
-                raise exception.InvalidVolume(reason="the snapshots of the server's volumes were not created before "
-                                                     "the token of the request was dropped; create the image again")
+                raise exception.InvalidVolume(reason="the snapshots of the server's volumes cannot be created: the "
+                                                     "user's token is no longer available; create the image again")
             return taken + [to_snapshot(self._api.create_snapshot(self._ctx, volume, {
                 "force": True, "name": f"snapshot for {image.name}"[:_LONGEST_NAME], "description": "",
                 "metadata": {_IMAGE_KEY: image.id}})) for volume in missing]
@@ -372,7 +372,7 @@ class CinderServerVolumes:
             if self._is_detaching(device):
                 self._api.act(self._ctx, device.volume_id or "", "os-roll_detaching")
         except exception.VolumeNotFound:
-            LOG.warning("Ignoring volume %s: Cinder deleted it, though it is attached to a server", device.volume_id)
+            LOG.warning("Cinder deleted volume %s, though it is attached: not restoring its status", device.volume_id)
 
     def _is_detaching(self, device: BlockDevice) -> bool:
         """Return True if the volume is detaching, by Nova or another client: Cinder does not record which."""

@@ -144,7 +144,7 @@ def test_long_error_of_podman_reaches_the_client_and_the_history(podman, node):
     node.nova("deploy")
     during(podman, "POST", "/containers/create", reply({"cause": "c", "message": "why\x1b[2J" + "é" * 300_000}, 500), 1)
     failed = node.nova("deploy", "db=2", code=1).err
-    assert "container s-db cannot be made: why" in failed
+    assert "container s-db cannot be created: why" in failed
     assert "The previous state was restored" in failed
     assert "\x1b" not in failed + node.nova("history").out
     assert len(failed) < 3000

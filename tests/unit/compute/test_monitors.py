@@ -120,7 +120,7 @@ def test_monitor_name_without_a_namespace_is_a_cpu_monitor() -> None:
 @pytest.mark.parametrize(("names", "reason"), [
     (["cpu.nothing"], "no nova.compute.monitors.cpu plugin 'nothing'"),
     (["rack.temperature"], "no nova.compute.monitors.rack plugin 'temperature'"),
-    (["cpu.virt_driver", "virt_driver"], "two monitors of cpu")])
+    (["cpu.virt_driver", "virt_driver"], "two monitors of the kind cpu")])
 def test_invalid_monitor_name_is_refused(names: list[str], reason: str) -> None:
     with pytest.raises(exception.InvalidInput, match=reason):
         Monitors.named(names, FakeDriver("h"))

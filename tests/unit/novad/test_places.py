@@ -78,7 +78,7 @@ def test_node_address_is_formatted_for_urls(listen, given, address):
 @pytest.mark.parametrize(("places", "said"), [([N2, N3], "no node"), (
     [CONTROL, N2, Place(node="n4", address="10.0.0.4", roles=("control",))], "several nodes: n1, n4")])
 def test_address_of_missing_or_ambiguous_component_is_refused_by_field(places, said):
-    with pytest.raises(Invalid, match=rf"components\.compute\.env\.URL: \$\{{address:db}}: it runs on {said}"):
+    with pytest.raises(Invalid, match=rf"compute\.env\.URL: \$\{{address:db}}: the component runs on {said}"):
         parse(TEXT, "toml").at(N2, places)
 
 

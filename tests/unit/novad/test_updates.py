@@ -253,7 +253,7 @@ def test_update_without_update_url_or_launcher_is_refused(site, monkeypatch):
         site.update(update_url="")
     site.release(NEXT)
     monkeypatch.delenv("NOVAD_SOCKET")
-    with pytest.raises(Refused, match="start it again"):
+    with pytest.raises(Refused, match="restart novad"):
         site.update()
 
 
