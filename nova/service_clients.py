@@ -89,11 +89,9 @@ class ServiceClient:
 
     def request(self, ctx: RequestContext, method: str, path: str, token: str | None = None,
                 headers: dict[str, str] | None = None, waits: bool | None = None, **more: Any) -> requests.Response:
-        """Send a request and return the response, whatever its status.
-
-        ``token``: the caller's token, used instead of Nova's own credentials. ``waits``: True if a user waits for the
-        response, so that the request counts for the limit; None: GET requests with a ``token`` count.
-        Raises Unreachable, also when too many requests are pending.
+        """Send a request and return the response, whatever its status. ``token``: the caller's token, used instead of
+        Nova's own credentials. ``waits``: True if a user waits for the response, so that the request counts for the
+        limit; None: GET requests with a ``token`` count. Raises Unreachable, also when too many requests are pending.
         """
         sent = {"X-OpenStack-Request-ID": ctx.global_id or ctx.request_id, **(headers or {})}
         try:

@@ -49,12 +49,9 @@ class NoSuchAction(exception.Invalid, template="There is no such action: {name}"
 
 
 def create_app(bus_transport: Any = None, clients: Clients | None = None, limits: rates.Rates | None = None) -> Wsgi:
-    """Return the API as a WSGI application.
-
-    ``bus_transport``: a connection to the bus, or None to create it from the configuration at the first request that
-    needs it (never before a fork). ``clients``: clients to use instead of RPC clients. ``limits``: rate limits of all
-    workers, created before the fork; None: limits of this process alone.
-    """
+    """Return the API as a WSGI application. ``bus_transport``: a connection to the bus, or None to create it from the
+    configuration at the first request that needs it (never before a fork). ``clients``: clients to use instead of RPC
+    clients. ``limits``: rate limits of all workers, created before the fork; None: limits of this process alone."""
     clients = clients or Clients((lambda: bus_transport) if bus_transport is not None else lambda: bus.connect(CONF))
     limits = limits or rates.Rates()
     dispatcher = Dispatcher(clients, routes.table(), limits)

@@ -49,10 +49,8 @@ class Refused(Exception):
 
 
 def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Environ:
-    """Return the WSGI environment of the request line and headers; ``raw`` are their bytes. Raises Refused.
-
-    ``lenient``: accept all line ends and continuation lines, for simple clients without a proxy in between.
-    """
+    """Return the WSGI environment of the request line and headers; ``raw`` are their bytes. ``lenient``: accept all
+    line ends and continuation lines, for simple clients without a proxy in between. Raises Refused."""
     if not lenient and _STRAY.search(raw):
         raise Refused(400, "A line has an invalid line ending.")
     if len(request.headers) > _MOST_HEADERS:
@@ -69,10 +67,8 @@ def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Envir
 
 
 def check_end(fields: int, raw: bytes) -> None:
-    """Check the end of a chunked body: ``raw``, with trailer ``fields``. Raises Refused.
-
-    h11 accepts a bare line feed as a line end there. What a proxy reads as a field could be another request for h11.
-    """
+    """Check the end of a chunked body: ``raw``, with trailer ``fields``. h11 accepts a bare line feed as a line end
+    there. What a proxy reads as a field could be another request for h11. Raises Refused."""
     lines = raw.removesuffix(b"\r\n\r\n").rsplit(b"\r\n", fields + 1)[-fields - 1:]
     if not raw.endswith(b"\r\n\r\n") or not _LAST_CHUNK.fullmatch(lines[0]) or _STRAY.search(b"\r\n".join(lines)):
         raise Refused(400, "A line after the last chunk has an invalid line ending.")
