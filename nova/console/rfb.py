@@ -26,8 +26,9 @@ Scheme = Callable[[], Awaitable[None]]
 
 
 async def negotiate(browser: BrowserStream, host: HostStream, schemes: dict[int, Scheme]) -> None:
-    """Perform the handshakes with both sides, up to the SecurityResult of the host. ``schemes``: security type -> handshake.
-    The first security type that the host offers and ``schemes`` has is chosen. Raises HandshakeFailed, EOFError."""
+    """Perform the handshakes with both sides, up to the SecurityResult of the host. ``schemes``: security type ->
+    handshake. The first security type that the host offers and ``schemes`` has is chosen. Raises HandshakeFailed,
+    EOFError."""
     if await host.read(len(VERSION)) != VERSION:
         raise HandshakeFailed("the host does not support RFB 3.8")
     await host.write(VERSION)
