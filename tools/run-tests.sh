@@ -133,7 +133,7 @@ federator() {
 # stops after its first kind of tests that fails. One process runs all tests of a file, because they share fixtures.
 first_group() {
     in_parallel lint in_memory tests_with_retry tests/unit -n 3 --dist worksteal --timeout 300 &&
-        in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
+        in_memory tests_with_retry tests/functional -n 5 --dist loadfile --no-loadscope-reorder -m 'not slow'
 }
 
 second_group() {

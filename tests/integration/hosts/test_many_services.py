@@ -131,7 +131,7 @@ class Clients:
                     self.deleted.append(uuid)
             else:
                 self.kept.append(uuid)
-            time.sleep(0.2)
+            time.sleep(0.5)
 
     def _ask(self, clients: list[Client], turn: Iterator[int], method: str, path: str,
              body: object = None) -> requests.Response | None:
