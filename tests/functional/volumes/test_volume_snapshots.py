@@ -34,7 +34,9 @@ def test_os_snapshots_requests_use_the_token_of_the_user(old, cinder, volume):  
     assert old.get(PATH) == old.get(f"{PATH}/detail") == {"snapshots": [{**made, "status": "available"}]}
     old.delete(f"{PATH}/{made['id']}", expect=202)
     assert old.get(PATH) == {"snapshots": []}
-    assert {project for verb, project in cinder.asked if "snapshot" in verb} == {"p"}
+    # Servers of earlier tests may still be cleaned up, with the account of Nova.
+    assert [verb for verb, project in cinder.asked if project == "p"] == [
+        "create_snapshot", "show_snapshot", "list_snapshots", "list_snapshots", "delete_snapshot", "list_snapshots"]
 
 
 def test_os_snapshots_pages_results(old, volume):

@@ -81,6 +81,7 @@ def test_reply_is_delivered_to_a_caller_that_reconnects_after_the_server(new_wor
     with concurrent.futures.ThreadPoolExecutor() as pool:
         asked = pool.submit(bus.within(world.desk, 300).ask, CTX, "meanwhile", 1)
         eventually(lambda: "meanwhile" in world.begun("one"), 30, "the server executes the call")
+        time.sleep(0.3)  # until the broker has confirmed the request to the caller
         world.wire.block()
         rabbitmq.kill()
         time.sleep(11)  # longer than a reply waits for a missing queue
