@@ -49,7 +49,7 @@ def check(pattern: str, longest: int = LONGEST) -> str:
     try:
         pattern.encode()
     except UnicodeEncodeError:
-        raise ValueError("A regular expression must be text.") from None
+        raise ValueError("A regular expression must be text that UTF-8 can encode.") from None
     return pattern
 
 

@@ -118,7 +118,7 @@ class Range:
         (name, way), order = self.order[0], self.order
         for place in (after, until):
             if self.nulls is not None and place is not None and self.nulls != (place[name] is None):
-                # Nulls come first in ascending and last in descending order: the place is before or after all rows.
+                # Nulls come first if ascending, last if descending: the place is before or after all rows of the range.
                 if (self.nulls == (way == "asc")) != (place is until):
                     return []
                 after, until = (None, until) if place is after else (after, None)

@@ -164,7 +164,7 @@ class LiveMigrationTarget(FakeRole, guest_driver.LiveMigrationTarget):
         self.host.take_over(instance.uuid)
         guest = self.host.guests.find(instance.uuid)
         if guest is not None and not guest.incoming:
-            raise exception.MigrationError(reason=f"the guest already runs on {self.host.name}")
+            raise exception.MigrationError(reason=f"no rollback: the guest already runs on {self.host.name}")
         self.host.guests.remove(instance.uuid)
         if guest is not None and not target.shared:
             self.host.disks.remove(instance.uuid)

@@ -360,7 +360,7 @@ class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
         uuid = instance.uuid
         with self._guests.locks.hold(uuid, LOCK_TIMEOUT):
             if self._runs_here(uuid):
-                raise exception.MigrationError(reason=f"the guest already runs on {self._guests.name}")
+                raise exception.MigrationError(reason=f"no rollback: the guest already runs on {self._guests.name}")
             if self._guests.exists(uuid):
                 self._guests.on_domain(uuid, lambda domain: power.remove(domain, keep_nvram=True))
             self._guests.forget_keys(uuid)

@@ -193,7 +193,7 @@ def check_growth(place: str, instance: Instance, flavor: Flavor) -> None:
     wanted = ephemerals(instance, flavor)
     have = [name for name in present(place) if is_ephemeral(name)]
     if len(wanted) < len(have):
-        raise exception.ResizeError(reason=f"the flavor {flavor.name} has no room for the ephemeral disk")
+        raise exception.ResizeError(reason=f"the flavor {flavor.name} has fewer ephemeral disks than the server")
     for name, (size, _filesystem) in zip(have, wanted, strict=False):
         _check("ephemeral", size_of(os.path.join(place, name)), size * _GIB)
 

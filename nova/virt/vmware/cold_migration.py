@@ -131,7 +131,7 @@ def _check_growth(facts: Facts, instance: Instance, flavor: Flavor) -> None:
     for name in specs.own_disks(facts.slots.slots):
         have = facts.slots.device(name).capacityInKB * _KIB
         if name.startswith("ephemeral") and name not in wanted:
-            raise exception.ResizeError(reason=f"the flavor {flavor.name} has no room for the ephemeral disk")
+            raise exception.ResizeError(reason=f"the flavor {flavor.name} has fewer ephemeral disks than the server")
         if name in wanted and wanted[name] < have:
             raise exception.ResizeError(
                 reason=f"the {name} disk of {have / _GIB:g} GiB cannot shrink to {wanted[name] / _GIB:g} GiB")

@@ -137,7 +137,7 @@ def test_resize_from_and_to_zero_changes_the_disks_of_a_guest(
 def test_resize_that_would_remove_an_ephemeral_disk_is_refused_and_keeps_the_disks(
         before: tuple[int, int, int], after: tuple[int, int, int]) -> None:
     instance, kept = made(before), expected(before)
-    with pytest.raises(exception.ResizeError, match="no room for the ephemeral disk"):
+    with pytest.raises(exception.ResizeError, match="fewer ephemeral disks than the server"):
         ColdMigration(Host()).check_resize(instance, flavor(after))  # type: ignore[arg-type]
     assert sizes_of(instance.uuid) == kept
 

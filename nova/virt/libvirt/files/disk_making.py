@@ -110,7 +110,7 @@ def check_growth(local: LocalDisks, instance: Instance, flavor: Flavor) -> None:
         _check("root", local.root, flavor.root_gb * _GIB)
     wanted = ephemerals(instance, flavor)
     if len(wanted) < len(local.ephemerals):
-        raise exception.ResizeError(reason=f"the flavor {flavor.name} has no room for the ephemeral disk")
+        raise exception.ResizeError(reason=f"the flavor {flavor.name} has fewer ephemeral disks than the server")
     for disk, (size, _filesystem) in zip(local.ephemerals, wanted, strict=False):
         _check("ephemeral", disk, size * _GIB)
 
