@@ -61,7 +61,7 @@ def _session() -> session.Session:
 
 
 def _keystone_url() -> str | None:
-    """Return the v3 URL of the Keystone that keystonemiddleware uses, or None if it is not configured."""
+    """Return the v3 URL of the Keystone that keystonemiddleware uses, or None if no URL is configured."""
     for name in ("auth_url", "www_authenticate_uri"):
         try:
             url = getattr(CONF.keystone_authtoken, name)

@@ -37,7 +37,7 @@ def create(path: str | os.PathLike[str], content: str | bytes) -> bool:
 
 @contextlib.contextmanager
 def _draft(path: str | os.PathLike[str], content: str | bytes, mode: int, sync: bool) -> Iterator[str]:
-    """Write the content to a temporary file beside ``path``, which is removed afterwards. ``sync``: wait until the
+    """Write the content to a temporary file beside ``path``, removed at the end of the block. ``sync``: wait until the
     content, and then the directory entry that the caller creates, are on the disk."""
     descriptor, draft = tempfile.mkstemp(prefix=".new-", dir=os.path.dirname(path))
     try:

@@ -100,7 +100,7 @@ class StepHost:
         self.instance = job.order.instance
         self.rules: RuleSet = job.order.rules
         self.cancelled = job.cancelled
-        # A superseded order must not call a back end any more.
+        # Steps of a superseded operation must not call a back end any more.
         self.driver: GuestDriver = fenced_roles(machine.driver, job)
         self.network: Any = Fenced(machine.network, job)
         self.volumes: Any = Fenced(machine.volumes, job)
@@ -129,7 +129,7 @@ class StepHost:
         return msgspec.structs.replace(device, connection=connection)
 
     def _key(self, device: BlockDevice) -> VolumeKey | None:
-        """Return the key of an encrypted volume. Raises VolumeUnusable if the order does not contain it."""
+        """Return the key of an encrypted volume. Raises VolumeUnusable if the conductor did not send it."""
         wanted = device.encryption
         if wanted is None:
             return None
@@ -196,7 +196,7 @@ class StepHost:
         try:
             yield
         except InProgress:
-            raise  # the runner calls the step again later
+            raise  # keep the file: the runner calls the step again later
         except BaseException:
             files.remove(self._drive_path(_NEW))
             raise

@@ -28,7 +28,7 @@ class QuiescedGuests:
         try:
             self._snapshots.quiesce(instance)
         except exception.InstanceQuiesceFailed:
-            raise  # an agent that did not answer may still quiesce the guest
+            raise  # keep the timer: an agent that did not answer may still quiesce the guest
         except exception.NovaException:
             self._forget(instance.uuid, self._ends.get(instance.uuid))
             raise

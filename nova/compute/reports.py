@@ -29,7 +29,7 @@ Query = Callable[[context.RequestContext, str, int, str | None], list[T]]
 
 # Maximum number of nodes per message and per transaction of the conductor.
 _PAGE = 250
-# Number of servers per request for the volumes of servers.
+# Maximum number of servers whose volumes are requested in one message.
 _SERVERS = 200
 # Interval in seconds after which unchanged nodes are reported again, in case another process changed their rows.
 _FULL_REPORT = 600.0

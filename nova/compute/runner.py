@@ -82,11 +82,11 @@ class Runner:
         uuid = order.instance.uuid
         with self._mutex:
             if self._stopping.is_set():
-                return  # this host requests the order again after its restart
+                return  # drop the order: the conductor sends it again when this host has restarted
             orders, newest = self._orders_by_instance.get(uuid), self._newest.get(uuid)
             late = newest is not None and newest[0] >= order.rank
             if late and (orders is not None or newest == order_key(order) or order.issued_at is None):
-                return  # duplicate, or superseded by a newer attempt or a delete
+                return  # drop the order: a duplicate, or superseded by a newer attempt or a delete
             if not late:
                 self._newest.store(order)
             # New orders have low ranks after the database was restored from a backup: a conductor decides.
@@ -102,7 +102,7 @@ class Runner:
                 orders.current.supersede()
                 if orders.current.begun:
                     orders.waiting = job
-                else:  # the waiting thread will notice that its order is superseded
+                else:  # start the newer order now: the thread that waits for the old one finds it superseded
                     orders.current = job
                     self._start(job)
 
@@ -161,7 +161,7 @@ class Runner:
             return uuid in self._orders_by_instance
 
     def stop(self, drain: Drain) -> None:
-        """Finish the running orders. This host requests the waiting orders again after its restart."""
+        """Finish the running orders. The conductor sends the waiting orders again when this host has restarted."""
         with self._mutex:
             self._stopping.set()
         if not drain.wait(functools.partial(self._pool.shutdown, wait=True, cancel_futures=True)):
@@ -284,7 +284,7 @@ class Runner:
     def _run(self, job: Job) -> None:
         order, report = job.order, self._new_report(job)
         if self._stopping.is_set():
-            return  # not begun: this host requests the order again after its restart
+            return  # drop the order: the conductor sends it again when this host has restarted
         job.fence()
         started = time.monotonic()
         host = StepHost(self.machine, job, self._progress_of(job))
@@ -433,7 +433,7 @@ class Runner:
                               "takes over the operation when its lease has expired", job.uuid, report.step)
                     return
             if job.overtaken or self._stopping.wait(wait):
-                return  # the newer order reports, or this host requests the order again after its restart
+                return  # the newer order sends a report, or the conductor sends this order again after the restart
             wait = min(wait * 2, 10.0)
 
     def _after_refusal(self, job: Job) -> None:

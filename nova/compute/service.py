@@ -71,7 +71,7 @@ def hosts_of_driver() -> Sequence[Driver]:
 
 
 def watch_gauges(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
-    """Register metrics of orders and guests of these hosts; return their periodic tasks (none if metrics are off)."""
+    """Register metrics of steps and guests of these hosts; return their periodic tasks (none if metrics are off)."""
     if not metrics.on:
         return []
     metrics.ORDERS.watch(lambda: sum(len(runner.running()) for runner, _driver in hosts))

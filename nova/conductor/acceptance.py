@@ -301,7 +301,7 @@ class _Request:
         return cleanups, repeated
 
     def _repeat(self, run: Run) -> Action:
-        """Return a queued action that repeats a superseded operation: a new action, because hosts refuse orders of
+        """Return a queued action that repeats a superseded operation: a new action, because hosts refuse steps of
         actions that are older than the superseding action."""
         again = self.engine.new_action(context_of(run.action), type(run.own), run.instance,
                                        msgspec.to_builtins(run.own.data))

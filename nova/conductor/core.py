@@ -48,7 +48,7 @@ class Core:
     outbox: Outbox = dataclasses.field(default_factory=Outbox)
     # Rate limits of the notifications about reports of hosts.
     host_rates: HostRates = dataclasses.field(default_factory=HostRates)
-    peers: PeersFeed = dataclasses.field(init=False)  # publishes to hosts the peers of tunneled networks
+    peers: PeersFeed = dataclasses.field(init=False)  # publishes to hosts the other hosts of their networks
     names: NamesFeed = dataclasses.field(init=False)  # publishes to hosts the DNS names of floating addresses
     filters: FiltersFeed = dataclasses.field(init=False)  # publishes to hosts the rules and members of security groups
     # Cached proxies for hosts: creating one costs as much as sending a message.

@@ -92,7 +92,7 @@ class IsolationGuard:
     def check(self, latest_heartbeat: datetime.datetime | None) -> None:
         """Update the state with the time of the latest heartbeat that any service sent by message, or None."""
         if not clock.steady(CONF.service_down_time):
-            return  # the clock was set, so the age of the heartbeat is unknown
+            return  # keep the state: the clock was set, so the age of the heartbeat is unknown
         connected = latest_heartbeat is None or clock.after(-CONF.service_down_time / 2) < latest_heartbeat
         if connected != self.connected:
             LOG.warning("Heartbeats arrive again; hosts can be considered down in %d s" if connected else

@@ -29,9 +29,9 @@ OPTIONS = {
         cfg.IntOpt("service_down_time", default=60, min=1, help="Seconds without a heartbeat after which a service "
                    "counts as down. Read by nova-conductor, nova-scheduler and nova-compute."),
         cfg.IntOpt("graceful_shutdown_timeout", default=60, min=1,
-                   help="Seconds that a stopping service has to finish the work it began. Unfinished work is then "
-                        "handed over to other processes, and remaining processes are killed 10 seconds later. Read by "
-                        "all services. Set TimeoutStopSec of systemd at least 15 seconds longer."),
+                   help="Seconds that a stopping service may spend on finishing its work. Then other services take "
+                        "over the unfinished work; 10 seconds later the processes of the stopping service are killed. "
+                        "Read by all services. Set TimeoutStopSec of systemd at least 15 seconds longer."),
         cfg.StrOpt("default_availability_zone", default="nova", help="Availability zone of hosts that no aggregate "
                    "assigns to a zone. Read by nova-api, nova-conductor and nova-scheduler."),
         cfg.StrOpt("internal_service_availability_zone", default="internal",
@@ -49,7 +49,7 @@ OPTIONS = {
                    regex="^(hour(@[1-5]?[0-9])?|day(@(1?[0-9]|2[0-3]))?|month(@([1-9]|1[0-9]|2[0-8]))?|"
                          "year(@([1-9]|1[0-2]))?)$", help="Length of the audit periods of os-instance_usage_audit_log: "
                    "hour, day, month or year. @NUMBER sets the minute, hour, day (at most 28) or month at which a "
-                   "period begins, as in day@6. Read by nova-api and nova-conductor."),
+                   "period begins: day@6 begins at 06:00 UTC. Read by nova-api and nova-conductor."),
         cfg.StrOpt("default_schedule_zone",
                    help="Availability zone for servers that request none. Unset: any zone. Read by nova-conductor."),
     ],

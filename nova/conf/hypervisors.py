@@ -160,7 +160,7 @@ OPTIONS = {
                     "img_linked_clone overrides the option. Read by nova-compute."),
         cfg.IntOpt("connection_pool_size", default=10, min=1, help="Number of idle connections to vCenter that are "
                    "reused. Read by nova-compute. Raise it for hosts with many concurrent requests."),
-        cfg.IntOpt("api_retry_count", default=10, min=0, help="Number of repetitions of a query that failed because "
+        cfg.IntOpt("api_retry_count", default=10, min=0, help="Number of repetitions of a query to vCenter after "
                    "the connection was lost. Requests that change something are not repeated. Read by nova-compute."),
         cfg.FloatOpt("task_poll_interval", default=0.5, min=0.05, help="Seconds between two polls of a task of "
                      "vCenter. Read by nova-compute."),

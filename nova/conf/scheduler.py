@@ -30,8 +30,8 @@ OPTIONS = {
                         "grows if a read takes longer than a twentieth of it. Read by nova-scheduler."),
         cfg.IntOpt("pending_timeout", default=30, min=1, help="Seconds from the selection of a host until the "
                    "selected resources count as free again, unless they are claimed. Read by nova-scheduler."),
-        cfg.BoolOpt("limit_tenants_to_placement_aggregate", default=False, help="Restrict a project that is named in "
-                    "the metadata filter_tenant_id* of aggregates to their hosts. Read by nova-scheduler."),
+        cfg.BoolOpt("limit_tenants_to_placement_aggregate", default=False, help="Place a project's servers only on "
+                    "hosts of aggregates with its id in filter_tenant_id* metadata, if any. Read by nova-scheduler."),
         cfg.BoolOpt("placement_aggregate_required_for_tenants", default=False,
                     help="If limit_tenants_to_placement_aggregate is set, select no host for projects that no "
                          "aggregate names. By default these projects may use all hosts. Read by nova-scheduler."),

@@ -22,9 +22,9 @@ OPTIONS = {
                    help="Maximum number of volumes of a project (driver local). -1: no limit. Read by nova-conductor."),
         cfg.IntOpt("quota_gigabytes", default=1000, min=-1, help="Maximum total size in GiB of the volumes of a "
                    "project (driver local). -1: no limit. Read by nova-conductor."),
-        cfg.BoolOpt("allow_swap", default=False, help="Driver local: allow administrators to replace a volume "
-                    "of a running server by another one, with a copy of the data (PUT os-volume_attachments). By "
-                    "default, only volumes that Cinder migrates are swapped. Read by nova-conductor."),
+        cfg.BoolOpt("allow_swap", default=False, help="For [volume]driver=local: allow administrators to replace a "
+                    "volume of a running server by another one (PUT os-volume_attachments); the host copies the data. "
+                    "With Cinder, only volumes that Cinder migrates can be replaced. Read by nova-conductor."),
         cfg.IntOpt("removal_interval", default=30, min=1, help="Seconds after which a request to a host to remove "
                    "deleted volumes is sent again (driver local). Read by nova-conductor."),
     ],

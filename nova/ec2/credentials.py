@@ -117,9 +117,9 @@ def _validate(keystone: ServiceClient, ctx: RequestContext, credentials: Mapping
             token = response.headers.get("X-Subject-Token", "")
             if token and isinstance(project, dict) and isinstance(project.get("id"), str):
                 return Caller(token, project["id"])
-            raise Unreachable("its response has no token of a project")
+            raise Unreachable("the response has no token of a project")
     except Unreachable as error:
-        LOG.warning("Cannot check the signature of access key %s, the request fails: Keystone %s",
+        LOG.warning("Cannot check the signature of access key %s with Keystone, the request fails: %s",
                     credentials["access"], error)
         raise unavailable("The identity service is unavailable.") from error
     if response.status_code not in _REFUSALS:

@@ -150,7 +150,7 @@ _STARTS = {"PAUSED": "unpause", "SUSPENDED": "resume", "SHELVED": "unshelve", "S
 
 def _terminate(call: Call, server: Mapping[str, Any]) -> None:
     if server["status"] == "DELETED":
-        return  # deleted by an earlier request
+        return  # nothing to do: an earlier request deleted the server
     if servers.is_protected(server):
         raise Ec2Error("OperationNotPermitted", "The instance may not be terminated. Modify its "
                                                 "'disableApiTermination' attribute and try again.")

@@ -57,7 +57,7 @@ class Loop(Protocol):
 
     def await_(self, connection: Connection, events: int) -> None:
         """Notify the connection once when it is readable or writable. Must be the last action of a thread on the
-        connection, since the loop's thread may own it afterwards."""
+        connection, since the thread of the loop may use it after this call."""
 
     def submit(self, connection: Connection) -> None:
         """Queue the request for a thread."""
@@ -158,7 +158,7 @@ class Connection:
                 break
         if self.data:
             self._advance()
-        else:  # TLS messages without application data
+        else:  # wait for more: the TLS messages contained no application data
             self._loop.await_(self, select.EPOLLIN)
 
     def _discard(self) -> None:

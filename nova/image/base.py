@@ -43,7 +43,7 @@ class ImageStore(abc.ABC):
 
     @abc.abstractmethod
     def upload(self, ctx: RequestContext, image_id: str, path: str, disk_format: str) -> None:
-        """Upload the file ``path`` as the data of a queued image, which is active afterwards. Does nothing if the image
+        """Upload the file ``path`` as the data of a queued image, which becomes active. Does nothing if the image
         is active. Raises DiskFull, QuotaLimit."""
 
     @abc.abstractmethod
@@ -53,4 +53,4 @@ class ImageStore(abc.ABC):
     def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str | None],
                        replace: bool, token: str | None = None, max_properties: int = -1) -> Image:
         """Merge or replace the extra properties of an image and return it. A property with the value None is deleted.
-        ``max_properties``: maximum number of properties afterwards (-1: unlimited). Raises QuotaLimit."""
+        ``max_properties``: maximum number of properties after the change (-1: unlimited). Raises QuotaLimit."""

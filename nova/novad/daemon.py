@@ -239,7 +239,7 @@ class Daemon:
         self._done(made, progress)
 
     def prune(self) -> list[Backup]:
-        """Remove backups that are neither among the newest of their component nor recent; return them."""
+        """Remove and return the backups older than keep_days, except the keep_backups newest of each component."""
         with self.deployer.changing(deploy.PRUNE):
             oldest = time.time() - self.options.keep_days * 86400
             seen: collections.Counter[str] = collections.Counter()
@@ -363,7 +363,7 @@ class Daemon:
             self.deployer.containers.check(deployed)
         except containers.Unhealthy as error:
             if 0 <= time.time() - started < check.start:
-                return  # In the grace period. A start time in the future was recorded before the clock was changed.
+                return  # In the grace period. A start time in the future was recorded before a change of the clock.
             self._failures[name] = self._failures.get(name, 0) + 1
             self._unhealthy[name] = error.message
             if self._failures[name] >= check.retries:

@@ -325,7 +325,7 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
                 raise Invalid(f"{where}.{field}: component {other} does not exist or is the component itself")
     for network in component.networks:
         if network not in platform.networks:
-            raise Invalid(f"{where}.networks: {network} is not in networks")
+            raise Invalid(f"{where}.networks: {network} is not declared in the networks of the platform")
     for secret in sorted(component.secrets()):
         if secret not in platform.secrets:
             raise Invalid(f"{where}: secret {secret!r} does not exist")

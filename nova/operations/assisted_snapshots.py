@@ -63,10 +63,10 @@ class _Assisted(Releasing):
         device = self.instance.attached(request.volume_id)
         if device.multiattach:
             raise exception.InvalidVolume(reason=f"volume {request.volume_id} is multiattach, and only one server "
-                                                 "can write to a file with snapshots")
+                                                 "can write to a volume file with snapshots")
         if device.encryption is not None:
-            raise exception.InvalidVolume(reason=f"volume {request.volume_id} is encrypted, and a file with snapshots "
-                                                 "is not decrypted")
+            raise exception.InvalidVolume(reason=f"volume {request.volume_id} is encrypted, and Nova cannot decrypt "
+                                                 "the files of a volume with snapshots")
         if not ctl.volumes.are_outside:
             raise exception.InvalidVolume(reason="only volumes of Cinder support snapshots")
         self.data.device = device

@@ -21,7 +21,7 @@ _MOVING = (states.RESIZE_MIGRATING, states.RESIZE_FINISH)
 
 
 class EvacuateRequest(Object, kw_only=True):
-    """``stay_off``: the server is stopped afterwards in any case (API 2.95); ``force``: skip the filters."""
+    """``stay_off``: the server is stopped after the evacuation in any case (API 2.95); ``force``: skip the filters."""
 
     host: str | None = None
     admin_pass: str | None = None

@@ -73,7 +73,7 @@ class ImageOfServer(Object, kw_only=True):
 
 class RebuildData(Object, kw_only=True):
     """``spec``: scheduler request that checks another image; ``selected``: the check is done or not needed. ``token``
-    identifies the new disks; ``replaced``: the server uses them. ``off``: the server is stopped afterwards, as before.
+    identifies the new disks; ``replaced``: the server uses them. ``off``: the server is stopped again at the end.
     ``volume``: old content of the boot volume; ``outside_volumes``: an external service rewrites the volume."""
 
     host: str = ""

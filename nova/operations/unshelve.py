@@ -188,7 +188,7 @@ class Unshelve(placing.PlacedOperation):
     def failed(self, ctl: Control, failure: Failure) -> None:
         ctl.set(task_state=None)
         if failure.kind == exception.NoValidHost.__name__:
-            return  # a later request may find a host
+            return  # record no fault: a later request may find a host
         ctl.fault(failure)
         if failure.kind == exception.ImageNotFound.__name__ and not self.data.settled:
             ctl.set(vm_state=states.ERROR)

@@ -74,7 +74,7 @@ class CreateVolumeImage(Saving):
     def make_image(self, ctl: Control) -> None:
         ctl.images.make(self.data.image)
 
-    # The host is called directly and not by an order: the user's token is lost after an order, and snapshots must be
+    # The host is called directly, not by a host step: the user's token is lost after such steps, and snapshots must be
     # created with that token to belong to the user.
     @step(CONDUCTOR, event=_EVENT, undo="thaw", external=HOST, when="quiesce")
     def freeze(self, ctl: Control) -> None:

@@ -120,7 +120,7 @@ def aggregates(name: str, values: Collection[str], version: int) -> tuple[AnyOf,
 
 
 def provider_filter(query: str, version: int) -> ProviderFilter:
-    """Parse the query of a list of providers. Raises Invalid."""
+    """Parse the query string of GET /resource_providers. Raises Invalid."""
     since = {"name": 0, "uuid": 0, "member_of": 3, "resources": 4, "in_tree": 14, "required": 18}
     values = parameters(query, {name for name, first in since.items() if version >= first}, _repeated(version))
     wanted = ProviderFilter(name=values.get("name", [None])[0])
@@ -141,7 +141,7 @@ _GRANULAR, _TEXT_SUFFIXES, _SUBTREES = 25, 33, 36
 
 
 def candidate_request(query: str, version: int) -> CandidateRequest:
-    """Parse the query of allocation candidates. Raises Invalid."""
+    """Parse the query string of GET /allocation_candidates. Raises Invalid."""
     values = parameters(query, None, _repeated(version))
     request = CandidateRequest(groups=[], limit=_MOST_CANDIDATES, nested=version >= 29)
     groups: dict[str, RequestedGroup] = {}

@@ -16,13 +16,13 @@ class Flavors(Interface, topic=CONDUCTOR, namespace="flavors"):
     """Management of flavors. Methods with a flavorid raise FlavorNotFound."""
 
     def index(self, ctx: RequestContext, query: FlavorQuery) -> list[Flavor]:
-        """Raises MarkerNotFound."""
+        """Return a page of flavors. Raises MarkerNotFound."""
 
     def get(self, ctx: RequestContext, flavorid: str, project_id: str | None = None) -> Flavor:
         """Return a flavor. ``project_id``: a private flavor is found only if this project has access to it."""
 
     def create(self, ctx: RequestContext, flavor: Flavor) -> Flavor:
-        """Raises FlavorExists (name) or FlavorIdExists."""
+        """Create a flavor. Raises FlavorExists (name) or FlavorIdExists."""
 
     def update(self, ctx: RequestContext, flavorid: str, description: str | None) -> Flavor: ...
 
@@ -33,16 +33,16 @@ class Flavors(Interface, topic=CONDUCTOR, namespace="flavors"):
         """Merge the extra specs and return all of them."""
 
     def delete_extra_spec(self, ctx: RequestContext, flavorid: str, key: str) -> None:
-        """Raises FlavorExtraSpecsNotFound."""
+        """Delete an extra spec of a flavor. Raises FlavorExtraSpecsNotFound."""
 
     def access(self, ctx: RequestContext, flavorid: str) -> list[str]:
         """Return the ids of the projects with access to a private flavor."""
 
     def add_access(self, ctx: RequestContext, flavorid: str, project_id: str) -> list[str]:
-        """Raises FlavorAccessExists."""
+        """Grant a project access to a private flavor. Raises FlavorAccessExists."""
 
     def remove_access(self, ctx: RequestContext, flavorid: str, project_id: str) -> list[str]:
-        """Raises FlavorAccessNotFound."""
+        """Revoke the access of a project to a private flavor. Raises FlavorAccessNotFound."""
 
 
 class Keypairs(Interface, topic=CONDUCTOR, namespace="keypairs"):
@@ -53,7 +53,7 @@ class Keypairs(Interface, topic=CONDUCTOR, namespace="keypairs"):
         """Return key pairs ordered by name. Raises MarkerNotFound ("Marker X could not be found.")."""
 
     def get(self, ctx: RequestContext, user_id: str, name: str) -> Keypair:
-        """Raises KeypairNotFound."""
+        """Return a key pair of a user. Raises KeypairNotFound."""
 
     def create(self, ctx: RequestContext, keypair: Keypair, imported: bool = False) -> Keypair:
         """Create a key pair; ``imported`` is True if the user supplied the public key. Raises KeyPairExists, QuotaLimit
@@ -84,7 +84,7 @@ class Quotas(Interface, topic=CONDUCTOR, namespace="quotas"):
 
     def set(self, ctx: RequestContext, project_id: str, limits: dict[str, int], user_id: str | None = None,
             force: bool = False) -> QuotaSet:
-        """Raises QuotaBelowUsage (unless ``force``), QuotaAboveProject (user above project)."""
+        """Set limits of a project or user. Raises QuotaBelowUsage (unless ``force``), QuotaAboveProject (of a user)."""
 
     def reset(self, ctx: RequestContext, project_id: str, user_id: str | None = None) -> None:
         """Reset the limits to the defaults."""

@@ -129,16 +129,16 @@ class Engine(Interface, topic=REPORTS, namespace="engine", former_topic=CONDUCTO
 
     @by_hosts
     def step_done(self, ctx: RequestContext, report: StepReport) -> None:
-        """Report the end of the steps of an order. Raises StaleReport if the attempt is not the current one."""
+        """Report the end of the steps that a conductor sent. Raises StaleReport if their attempt is not current."""
 
     @by_hosts
     @brief_cast(30)
     def progress(self, ctx: RequestContext, report: StepReport) -> None:
-        """Report the start of the next step of an order, or the progress of the running step. It may get lost."""
+        """Report the start of the next sent step, or the progress of the running step. The message may get lost."""
 
     @by_hosts
     def begin(self, ctx: RequestContext, action_uuid: str, attempt: int, host: str) -> None:
-        """Renew the lease of an order before it starts. Raises StaleReport if the order is no longer current."""
+        """Renew the lease of the sent steps before they start. Raises StaleReport if they are no longer current."""
 
     @by_hosts
     def resume(self, ctx: RequestContext, host: str) -> list[StepOrder]:
@@ -156,8 +156,8 @@ class NetworkHosts(Interface, topic=CONDUCTOR, namespace="network_hosts"):
     @slow_call(10)
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:
-        """Report the tunnel ``address`` of a host, and for each of its networks the version of the peers that it has.
-        ``complete``: the host has no other networks. Returns newer peers, and sends changes to the other hosts."""
+        """Report the tunnel ``address`` of a host, and the version of the stored peers (other hosts) of each network.
+        ``complete``: the host has no further networks. Returns newer peers, and sends changes to the other hosts."""
 
     @by_hosts
     @slow_call(10)

@@ -19,7 +19,7 @@ class Compute(Interface, topic=COMPUTE, namespace="compute", on_hosts=True):
 
     @cast
     def interrupt(self, ctx: RequestContext, action_uuid: str, what: str) -> None:
-        """Pass ``what`` (such as "cancel") to the running step of an action, without waiting for other orders."""
+        """Pass ``what`` (such as "cancel") to the running step of an action, without waiting for other steps."""
 
     @slow_call(15)
     def console_output(self, ctx: RequestContext, instance: Instance, lines: int | None = None) -> str:

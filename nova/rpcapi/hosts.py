@@ -17,7 +17,7 @@ class Services(Interface, topic=CONDUCTOR, namespace="services"):
         """Return services, with their availability zone and ``up``."""
 
     def get(self, ctx: RequestContext, uuid: str) -> Service:
-        """Raises ServiceNotFound."""
+        """Return a service. Raises ServiceNotFound."""
 
     def update(self, ctx: RequestContext, service_id: str, disabled: bool | None = None,
                reason: str | None = None, forced_down: bool | None = None) -> Service:
@@ -25,7 +25,7 @@ class Services(Interface, topic=CONDUCTOR, namespace="services"):
 
     def update_by_host(self, ctx: RequestContext, host: str, binary: str, disabled: bool | None = None,
                        reason: str | None = None, forced_down: bool | None = None) -> Service:
-        """Raises HostBinaryNotFound."""
+        """Enable, disable or force down a service of a host. Raises HostBinaryNotFound."""
 
     def delete(self, ctx: RequestContext, service_id: str) -> None:
         """Delete a service by its uuid or, before 2.53, its integer id. Raises ServiceNotFound, ServiceInUse."""
@@ -64,10 +64,10 @@ class Aggregates(Interface, topic=CONDUCTOR, namespace="aggregates"):
         """Delete an empty aggregate. Raises InvalidAggregateAction if it has hosts."""
 
     def add_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
-        """Raises ComputeHostNotFound, AggregateHostExists, AggregateHostConflict (another zone)."""
+        """Add a host to an aggregate. Raises ComputeHostNotFound, AggregateHostExists, AggregateHostConflict (zone)."""
 
     def remove_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
-        """Raises AggregateHostNotFound, AggregateHostConflict."""
+        """Remove a host from an aggregate. Raises AggregateHostNotFound, AggregateHostConflict."""
 
     def set_metadata(self, ctx: RequestContext, aggregate_id: int, metadata: dict[str, str | None]) -> Aggregate:
         """Merge the metadata; a value None deletes its key."""

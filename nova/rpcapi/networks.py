@@ -21,10 +21,10 @@ class Networks(Interface, topic=CONDUCTOR, namespace="networks", with_tokens=Tru
         """Return the networks that a project may use (its own and shared ones), or all networks for None."""
 
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> Network:
-        """Raises NetworkNotFound."""
+        """Return a network. Raises NetworkNotFound."""
 
     def create(self, ctx: RequestContext, network: Network) -> Network:
-        """Raises NetworkDuplicate, InvalidInput."""
+        """Create a network. Raises NetworkDuplicate, InvalidInput."""
 
     def associate(self, ctx: RequestContext, project_id: str, uuid: str | None = None) -> Network:
         """Assign a network without a project to the project. ``uuid`` None: any network that has no servers of other
@@ -34,10 +34,10 @@ class Networks(Interface, topic=CONDUCTOR, namespace="networks", with_tokens=Tru
         """Remove a network from its project, host, or both. Raises NetworkNotFound, NetworkInUse, NetworkDuplicate."""
 
     def associate_host(self, ctx: RequestContext, uuid: str, host: str) -> None:
-        """Raises NetworkNotFound, ComputeHostNotFound."""
+        """Bind a network to a host. Raises NetworkNotFound, ComputeHostNotFound."""
 
     def delete(self, ctx: RequestContext, uuid: str) -> None:
-        """Raises NetworkInUse, NetworkNotFound."""
+        """Delete a network without servers. Raises NetworkInUse, NetworkNotFound."""
 
 
 class FixedIps(Interface, topic=CONDUCTOR, namespace="fixed_ips"):
@@ -60,7 +60,7 @@ class FloatingIps(Interface, topic=CONDUCTOR, namespace="floating_ips", with_tok
         """Return the addresses of a project, oldest first (None: all addresses, including free ones)."""
 
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> FloatingIp:
-        """Raises FloatingIpNotFound."""
+        """Return a floating IP address. Raises FloatingIpNotFound."""
 
     def create(self, ctx: RequestContext, pool: str, cidr: str) -> int:
         """Add the host addresses of a network to a pool; return the number. Raises InvalidInput, FloatingIpExists."""
@@ -101,7 +101,7 @@ class FloatingIpDns(Interface, topic=CONDUCTOR, namespace="floating_ip_dns"):
         """Delete a domain with all its names. Raises DnsDomainNotFound."""
 
     def entry(self, ctx: RequestContext, domain: str, name: str, project_id: str | None = None) -> Entry:
-        """Raises DnsDomainNotFound, DnsEntryNotFound."""
+        """Return a DNS name with its address. Raises DnsDomainNotFound, DnsEntryNotFound."""
 
     def entries_of(self, ctx: RequestContext, domain: str, address: str, project_id: str | None = None) -> list[Entry]:
         """Return the names of an address in a domain. Raises DnsDomainNotFound."""
@@ -110,7 +110,7 @@ class FloatingIpDns(Interface, topic=CONDUCTOR, namespace="floating_ip_dns"):
         """Create a name, or change its address. Raises DnsDomainNotFound, InvalidInput, QuotaLimit."""
 
     def delete_entry(self, ctx: RequestContext, domain: str, name: str, project_id: str | None = None) -> None:
-        """Raises DnsDomainNotFound, DnsEntryNotFound."""
+        """Delete a DNS name. Raises DnsDomainNotFound, DnsEntryNotFound."""
 
 
 class SecurityGroups(Interface, topic=CONDUCTOR, namespace="security_groups", with_tokens=True):
@@ -124,20 +124,20 @@ class SecurityGroups(Interface, topic=CONDUCTOR, namespace="security_groups", wi
             uuid: str = "") -> SecurityGroup: ...
 
     def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup:
-        """Raises SecurityGroupExists, QuotaLimit."""
+        """Create a security group. Raises SecurityGroupExists, QuotaLimit."""
 
     def update(self, ctx: RequestContext, group_id: int, name: str, description: str,
                project_id: str | None = None, uuid: str = "") -> SecurityGroup: ...
 
     def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None, uuid: str = "") -> None:
-        """Raises SecurityGroupInUse, InvalidInput (default group)."""
+        """Delete a security group. Raises SecurityGroupInUse, InvalidInput (default group)."""
 
     def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule,
                  project_id: str | None = None) -> SecurityGroupRule:
         """Add a rule, which takes effect immediately. Raises InvalidInput for a duplicate."""
 
     def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None, uuid: str = "") -> None:
-        """Raises SecurityGroupRuleNotFound."""
+        """Delete a rule of a security group. Raises SecurityGroupRuleNotFound."""
 
 
 class SecurityGroupDefaultRules(Interface, topic=CONDUCTOR, namespace="security_group_default_rules"):
@@ -147,10 +147,10 @@ class SecurityGroupDefaultRules(Interface, topic=CONDUCTOR, namespace="security_
         """Return all rules, oldest first."""
 
     def get(self, ctx: RequestContext, rule_id: int) -> DefaultRule:
-        """Raises SecurityGroupDefaultRuleNotFound."""
+        """Return a default rule. Raises SecurityGroupDefaultRuleNotFound."""
 
     def create(self, ctx: RequestContext, rule: DefaultRule) -> DefaultRule:
-        """Raises InvalidInput, SecurityGroupDefaultRuleExists, QuotaLimit."""
+        """Create a default rule. Raises InvalidInput, SecurityGroupDefaultRuleExists, QuotaLimit."""
 
     def delete(self, ctx: RequestContext, rule_id: int) -> None:
-        """Raises SecurityGroupDefaultRuleNotFound."""
+        """Delete a default rule. Raises SecurityGroupDefaultRuleNotFound."""

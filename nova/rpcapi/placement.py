@@ -25,7 +25,7 @@ class Placement(Interface, topic=CONDUCTOR, namespace="placement"):
 
     def create(self, ctx: RequestContext, name: str, uuid: str | None = None,
                parent_uuid: str | None = None) -> ProviderView:
-        """Raises UnknownProvider, DuplicateProvider, PlacementConflict."""
+        """Create a resource provider. Raises UnknownProvider, DuplicateProvider, PlacementConflict."""
 
     def update(self, ctx: RequestContext, uuid: str, name: str, parent_uuid: str | None, reparent: bool,
                move: bool) -> ProviderView:
@@ -33,7 +33,7 @@ class Placement(Interface, topic=CONDUCTOR, namespace="placement"):
         Raises UnknownProvider, DuplicateProvider, Invalid."""
 
     def delete(self, ctx: RequestContext, uuid: str) -> None:
-        """Raises ProviderHasChildren, ProviderInUse."""
+        """Delete a resource provider. Raises ProviderHasChildren, ProviderInUse."""
 
     def set_inventories(self, ctx: RequestContext, uuid: str, inventories: dict[str, Inventory],
                         generation: int | None = None, mode: str = "replace") -> ProviderView:
@@ -42,7 +42,7 @@ class Placement(Interface, topic=CONDUCTOR, namespace="placement"):
 
     def set_traits(self, ctx: RequestContext, uuid: str, traits: list[str],
                    generation: int | None = None) -> ProviderView:
-        """Raises Invalid for an unknown trait."""
+        """Replace the traits of a provider. Raises Invalid for an unknown trait."""
 
     def set_aggregates(self, ctx: RequestContext, uuid: str, uuids: list[str],
                        generation: int | None = None) -> ProviderView: ...
@@ -54,13 +54,13 @@ class Placement(Interface, topic=CONDUCTOR, namespace="placement"):
     def has_name(self, ctx: RequestContext, kind: str, name: str) -> bool: ...
 
     def add_name(self, ctx: RequestContext, kind: str, name: str) -> bool:
-        """Register a custom name; return False if it exists."""
+        """Register a custom trait or resource class; return False if it exists."""
 
     def remove_name(self, ctx: RequestContext, kind: str, name: str) -> None:
-        """Raises Invalid (a standard name), NotFound, PlacementConflict (in use)."""
+        """Delete a custom trait or class. Raises Invalid (a standard name), NotFound, PlacementConflict (in use)."""
 
     def rename_class(self, ctx: RequestContext, name: str, new: str) -> None:
-        """Raises Invalid, NotFound, PlacementConflict."""
+        """Rename a custom resource class. Raises Invalid, NotFound, PlacementConflict."""
 
     def get_consumer(self, ctx: RequestContext, uuid: str) -> ConsumerView | None:
         """Return the allocations of a consumer; None if it has none."""

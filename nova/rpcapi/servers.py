@@ -73,7 +73,7 @@ class Servers(Interface, topic=CONDUCTOR, namespace="servers"):
         """Merge (or replace) the metadata; raises QuotaLimit, InstanceInvalidState."""
 
     def delete_metadata(self, ctx: RequestContext, uuid: str, key: str, project_id: str | None = None) -> None:
-        """Raises MetadataNotFound, InstanceInvalidState."""
+        """Delete a metadata item of a server. Raises MetadataNotFound, InstanceInvalidState."""
 
     def set_tags(self, ctx: RequestContext, uuid: str, tags: list[str], mode: str = "replace",
                  project_id: str | None = None) -> list[str]:
@@ -104,7 +104,7 @@ class Actions(Interface, topic=CONDUCTOR, namespace="actions"):
         """Return actions of a server, newest first, after the request id ``marker``. Raises MarkerNotFound."""
 
     def get(self, ctx: RequestContext, instance_uuid: str, request_id: str) -> Action:
-        """Raises InstanceActionNotFound."""
+        """Return an action of a server. Raises InstanceActionNotFound."""
 
 
 class Migrations(Interface, topic=CONDUCTOR, namespace="migrations"):
@@ -133,10 +133,10 @@ class ServerGroups(Interface, topic=CONDUCTOR, namespace="server_groups"):
               offset: int = 0) -> list[ServerGroup]: ...
 
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> ServerGroup:
-        """Raises ServerGroupNotFound."""
+        """Return a server group. Raises ServerGroupNotFound."""
 
     def create(self, ctx: RequestContext, group: ServerGroup) -> ServerGroup:
-        """Raises QuotaLimit ("Quota exceeded, too many server groups.")."""
+        """Create a server group. Raises QuotaLimit ("Quota exceeded, too many server groups.")."""
 
     def delete(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None: ...
 

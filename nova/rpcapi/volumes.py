@@ -18,11 +18,11 @@ class Volumes(Interface, topic=CONDUCTOR, namespace="volumes"):
 
     @with_token
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> Volume:
-        """Raises VolumeNotFound."""
+        """Return a volume. Raises VolumeNotFound."""
 
     @with_token
     def create(self, ctx: RequestContext, volume: Volume) -> Volume:
-        """Raises QuotaLimit, InvalidInput (size, availability zone)."""
+        """Create a volume. Raises QuotaLimit, InvalidInput (size, availability zone)."""
 
     @with_token
     def delete(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
@@ -47,7 +47,7 @@ class VolumeSnapshots(Interface, topic=CONDUCTOR, namespace="volume_snapshots"):
 
     @with_token
     def get(self, ctx: RequestContext, uuid: str) -> VolumeSnapshot:
-        """Raises SnapshotNotFound."""
+        """Return a snapshot of a volume. Raises SnapshotNotFound."""
 
     @with_token
     def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot:
@@ -58,8 +58,8 @@ class VolumeSnapshots(Interface, topic=CONDUCTOR, namespace="volume_snapshots"):
         """Start the deletion of a snapshot. Raises SnapshotNotFound, InvalidVolume (wrong status)."""
 
     def server_of(self, ctx: RequestContext, volume_id: str) -> str | None:
-        """Return the server with a volume in any project, or None. Uses the credentials of Nova. Raises VolumeNotFound,
-        InvalidVolume (attached to several servers), VolumeServiceUnavailable."""
+        """Return the server, of any project, to which a volume is attached, or None. Uses the credentials of Nova.
+        Raises VolumeNotFound, InvalidVolume (attached to several servers), VolumeServiceUnavailable."""
 
 
 class Shares(Interface, topic=CONDUCTOR, namespace="shares"):
@@ -70,7 +70,7 @@ class Shares(Interface, topic=CONDUCTOR, namespace="shares"):
         """Return shares, newest first."""
 
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> Share:
-        """Raises ShareNotFound."""
+        """Return a share. Raises ShareNotFound."""
 
     def create(self, ctx: RequestContext, share: Share) -> Share:
         """Create a share. A repeated request creates it only once."""

@@ -34,7 +34,7 @@ class _Source:
     def note(self, seq: int, now: float) -> None:
         self.seen_at = now
         if seq <= self.last:
-            return  # late or duplicate
+            return  # ignore a late or duplicate message
         self.early.add(seq)
         while self.last + 1 in self.early:
             self.last += 1

@@ -95,7 +95,7 @@ BUS_DROPPED = Counter("nova_bus_dropped_total", "Messages dropped because they h
 
 # --- operations -----------------------------------------------------------------------------------------
 STEPS = Counter("nova_steps_total", "Steps of operations run by this process. outcome: success, failed, unavailable "
-                "(retried), stale (the action was taken over).", ("operation", "step", "direction", "outcome"))
+                "(retried), stale (another process runs the action).", ("operation", "step", "direction", "outcome"))
 STEP_SECONDS = Histogram("nova_step_seconds", "Duration of steps; in a conductor including the transaction.",
                          ("operation", "step", "direction"), _SECONDS)
 OPERATIONS = Counter("nova_operations_total", "Operations ended.", ("operation", "outcome"))
@@ -103,7 +103,7 @@ OPERATION_SECONDS = Histogram("nova_operation_seconds", "Time from the acceptanc
                               ("operation", "outcome"), _SECONDS)
 RETRIES = Counter("nova_operation_retries_total", "Operations that continued on another host after a failure.",
                   ("operation",))
-TAKEOVERS = Counter("nova_takeovers_total", "Operations taken over. reason: lease (expired), restart (of the host).",
+TAKEOVERS = Counter("nova_takeovers_total", "Operations that this process took over. reason: lease (expired), restart.",
                     ("operation", "reason"))
 CLAIMS = Counter("nova_claims_total", "Claims of resources. outcome: made, lost (another request was faster).",
                  ("outcome",))

@@ -89,7 +89,7 @@ class Broker(Protocol):
                 repeatable: bool = False) -> Consumer:
         """Declare the queues and pass the body of each message to ``deliver``. Retries to connect without end, or
         raises NotPublished after ``until``. A message is acknowledged before it is passed to ``deliver``. If messages
-        are ``repeatable``, they are acknowledged afterwards: they may arrive again after the connection was lost."""
+        are ``repeatable``, they are acknowledged after ``deliver`` returns: a lost connection may repeat them."""
 
     def listeners(self, queue: str, seconds: float = 5.0) -> int:
         """Return the number of consumers of the queue, 0 if there is no such queue. Raises NotPublished, at the latest

@@ -271,7 +271,7 @@ class RabbitBroker:
                 raise
             except TimeoutError:
                 self._drop(publisher)
-                raise NotPublished("The broker did not confirm the message in time.") from None
+                raise NotPublished("The broker did not confirm the message before the deadline.") from None
             except (NotPublished, amqp.PreconditionFailed) as error:
                 self._put_back(publisher)
                 raise error if isinstance(error, NotPublished) else MessageRefused(str(error)) from error

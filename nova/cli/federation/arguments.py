@@ -52,7 +52,8 @@ def _add_operations(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     drain.add_argument("name", metavar="CLUSTER", help="name of the workload cluster in Nova")
     drain.add_argument("--orphan", action="store_true", help="leave the copies of workloads in the cluster")
     drain.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS",
-                       help="time to wait for the removal, which continues afterwards (default: %(default).0f)")
+                       help="time to wait until the cluster is removed; then the command ends and the removal continues"
+                            " (default: %(default).0f)")
     local = []
     up = _leaf(commands, "up", "run Nova on this machine: etcd, API server, controller manager and scheduler")
     up.add_argument("--demo", type=int, default=0, metavar="N", help="also run N workload clusters")
@@ -128,7 +129,7 @@ def _add_contexts(command: argparse.ArgumentParser, defaults: bool = False) -> N
                                                                " command names")
     group.add_argument("-n", "--namespace", default=default(""), help=f"namespace of Nova (default: {_NAMESPACE})")
     group.add_argument("--hosting-cluster-context", default=default(""), metavar="CONTEXT",
-                       help="context of the hosting cluster")
+                       help="kubeconfig context of the hosting cluster")
     group.add_argument("--hosting-cluster-nova-namespace", default=default(""), metavar="NAMESPACE",
                        help=f"namespace of the control plane in the hosting cluster (default: {_NAMESPACE})")
 

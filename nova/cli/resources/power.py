@@ -55,8 +55,8 @@ shelve = _server_action("shelve", "Shelve a server: save it in an image and rele
 shelve_offload = _server_action("shelveOffload", "Offload a shelved server from its host.")
 unshelve = _server_action(
     "unshelve", "Unshelve a server.",
-    arg("--availability-zone", metavar="ZONE", since=77, help="availability zone of the server"),
-    arg("--host", metavar="HOST", since=91, help="host of the server (administrators)"),
+    arg("--availability-zone", metavar="ZONE", since=77, help="destination availability zone"),
+    arg("--host", metavar="HOST", since=91, help="destination host (only administrators)"),
     value=lambda args: without_none({"availability_zone": args.availability_zone, "host": args.host}))
 unrescue = _server_action("unrescue", "Unrescue a server: start it from its own disk again.")
 resize_confirm = _server_action("confirmResize", "Confirm a resize or a migration.")

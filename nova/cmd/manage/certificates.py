@@ -22,8 +22,8 @@ def add_commands(commands: Any) -> None:
     group = common.add_group(commands, "certificates", "Manage the certificates of a project (os-certificates).")
     listing = common.add_action(group, "list", _list, "List certificates that have not been purged.")
     listing.add_argument("--user", metavar="ID", help="only certificates of this user")
-    revoke = common.add_action(group, "revoke", _revoke, "Revoke valid certificates. Publish a new CRL afterwards. Exit"
-                               " code 1 if no certificate matches.")
+    revoke = common.add_action(group, "revoke", _revoke, "Revoke valid certificates; then publish a new CRL. "
+                               "Exit code 1 if no certificate matches.")
     which = revoke.add_mutually_exclusive_group(required=True)
     which.add_argument("--serial", metavar="HEX", help="only the certificate with this serial number")
     which.add_argument("--user", metavar="ID", help="all certificates of this user")

@@ -44,7 +44,7 @@ def add_commands(commands: Any) -> None:
     command.add_argument("--page", type=int, default=purge.PAGE, metavar="ROWS",
                          help=f"number of rows per transaction (default: {purge.PAGE})")
     command.add_argument("--compact", action="store_true",
-                         help="afterwards return the disk space to the file system; each table is locked while its "
+                         help="then return the free disk space to the file system; each table is locked while its "
                               "remaining rows are copied")
     command.add_argument("--dry-run", action="store_true", help="only count the rows")
     common.add_action(group, "forget_secrets", _forget_secrets, "Delete the encrypted passwords of servers that are "

@@ -32,7 +32,7 @@ def add_commands(group: Any) -> None:
                               "0 the host is empty, 1 some servers stayed, 3 the drain continues.",
                               kind=drain_states.DRAIN)
     drain.add_argument("--cold", action="store_true", help="shut down guests that cannot be live-migrated, and migrate "
-                                                           "them (default: they stay)")
+                                                           "them (default: they stay on the host)")
     evacuate = common.add_action(
         group, "evacuate", _run, "Evacuate all servers from a failed host, which must be powered off. Exit codes as for"
         " drain.", kind=drain_states.EVACUATE, cold=False)
@@ -46,7 +46,7 @@ def add_commands(group: Any) -> None:
                              help="time to wait for the running operation of a server (default: 600)")
         command.add_argument("--reason", metavar="TEXT", help="reason for disabling the host")
         command.add_argument("--timeout", type=_seconds, metavar="SECONDS",
-                             help="time to watch the drain, which continues afterwards")
+                             help="time to watch the drain; then the command ends and the drain continues")
         command.add_argument("--json", action="store_true", help="print the report as JSON")
         instead = command.add_mutually_exclusive_group()
         instead.add_argument("--dry-run", action="store_true", help="only print the planned move of each server")

@@ -46,7 +46,7 @@ def run_periodic(core: Core) -> float | None:
 def _ask(core: Core, busy: Busy) -> None:
     images = core.db.write(functools.partial(precaches.take, of=busy, until=clock.after(_ASK_AGAIN)))
     if not images:
-        return  # another conductor has sent the request
+        return  # nothing to send: another conductor has sent the request
     LOG.info("Requesting host %s to cache %d images", busy.host, len(images))
     core.compute_at(busy.host).cache_images(context.admin(), images)
 

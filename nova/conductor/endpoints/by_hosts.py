@@ -86,7 +86,7 @@ class Guests(by_hosts_api.Guests):
                 power_state = reported[instance.uuid]
                 superseded = instance.uuid in late and instance.action_uuid is not None
                 if instance.host != host or instance.task_state is not None or superseded:
-                    continue  # the running operation, or the operation that superseded a late one, sets the state
+                    continue  # keep the state: the running operation, or the one that superseded a late one, sets it
                 unknown = instance.power_state == states.NOSTATE or instance.uuid in late
                 vm_state = states.vm_state_of(instance.vm_state, power_state) if unknown else None
                 if vm_state:
@@ -104,7 +104,7 @@ class Guests(by_hosts_api.Guests):
             LOG.info("[instance: %s] The power state of the guest changed to %d without an operation; starting an "
                      "operation that checks the guest and corrects the state", uuid, reported[uuid])
             try:
-                # Use an admin context: a locked server is synchronized, too.
+                # Use an admin context, so that a locked server is synchronized, too.
                 start(self.engine, context.admin(), uuid, SyncPower.name, {})
             except exception.NovaException as error:
                 LOG.info("[instance: %s] Operation %s was not started: %s", uuid, SyncPower.name, error)
@@ -286,7 +286,7 @@ class EngineReports(by_hosts_api.Engine):
 
 
 class NetworkHosts(Endpoint, by_hosts_api.NetworkHosts):
-    """Requests of the network back ends of hosts: security rules, DNS names, and the peers of tunneled networks."""
+    """Requests of the network back ends of hosts: security rules, DNS names, and the other hosts of networks."""
 
     def rules(self, ctx: RequestContext, known: dict[str, int], grouped: bool = False) -> dict[str, RuleSet]:
         return self.core.db.read(lambda connection: security_filters.newer(connection, known, ctx.calling_host))
@@ -300,11 +300,11 @@ class NetworkHosts(Endpoint, by_hosts_api.NetworkHosts):
 
         def read(connection: sa.Connection) -> tuple[dict[str, int], list[Peers] | None]:
             """Return the networks that the host may join, and the reply, or None if there are changes to write. Usually
-            there are none: hosts mostly check that their peers are current."""
+            there are none: hosts mostly check that their tunnels are current."""
             changed = network_hosts.differs(connection, host, address, networks, complete)
             if not changed:
                 return networks, network_hosts.newer(connection, networks)
-            # A host without a server on a network neither receives the peers of the network nor becomes one of them.
+            # A host without a server on a network does not get the addresses of its other hosts, nor they its address.
             strange = network_hosts.strangers(connection, host, changed & set(networks)) if ctx.calling_host else set()
             return {network: version for network, version in networks.items() if network not in strange}, None
 
@@ -312,8 +312,8 @@ class NetworkHosts(Endpoint, by_hosts_api.NetworkHosts):
         if answer is not None:
             return answer
         if len(mine) < len(networks):
-            LOG.warning("Refused the peers of networks %s to host %s, which has no server on these networks",
-                        ", ".join(sorted(networks.keys() - mine.keys())), host)
+            LOG.warning("Host %s requested the other hosts of networks on which it has no server, refused: %s", host,
+                        ", ".join(sorted(networks.keys() - mine.keys())))
 
         def write(connection: sa.Connection) -> tuple[set[str], list[Peers]]:
             changed = network_hosts.present(connection, host, address, mine, complete)

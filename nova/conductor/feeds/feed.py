@@ -1,4 +1,4 @@
-"""Background publishers, which batch changes: usage of nodes, peers of networks, DNS names and security groups."""
+"""Background publishers, which batch changes: usage of nodes, hosts of networks, DNS names and security groups."""
 
 import abc
 import contextlib

@@ -86,8 +86,8 @@ class OutsideShares:
     def _settle(self, access: ShareAccess, hosts: tuple[str, ...]) -> None:
         self._deny(access.share_id, access.host, functools.partial(self._needs, access, hosts))
         if access.leaving and self._db.read(lambda connection: self._needs(access, hosts, connection)):
-            # The access is being revoked, but the server still needs it.
-            with contextlib.suppress(Wait):  # another server's access is being revoked; checked again later
+            # The access is being revoked, but the server still needs it: grant it again.
+            with contextlib.suppress(Wait):  # another server's access is being revoked: grant it later
                 self._allow(access.share_id, access.host, 0)
 
     def _needs(self, access: ShareAccess, hosts: tuple[str, ...], connection: sa.Connection) -> bool:

@@ -25,7 +25,7 @@ class Done:
 
 @dataclasses.dataclass(frozen=True)
 class Failed:
-    """The step, or its compensation, has failed. ``furthest``: the last step of the same order that the host may have
+    """The step, or its compensation, has failed. ``furthest``: the last of the steps sent to the host that it may have
     executed. ``unavailable``: the host or service that the step called is unavailable."""
 
     step: Step
@@ -115,7 +115,7 @@ def _failed(run: Run, event: Failed) -> Transition:
 
 
 def _compensation_failed(run: Run, event: Failed) -> Transition:
-    """Continue with the compensations of earlier orders; those of the same order are given up."""
+    """Continue with the compensations of earlier messages; give up those in the message of the failed one."""
     operation, step = run.operation.copy(), event.step
     operation.compensation_failed(step)
     # The cleanup and the eviction need the data before _compensated() changes them for a retry.
@@ -143,7 +143,7 @@ def _step_failed(run: Run, step: Step, failure: Failure) -> Transition:
 
 
 def _host_lost(run: Run, step: Step) -> Transition:
-    """Wait for the host, skip the step, or let the step fail. The host may have executed all steps of the order."""
+    """Wait for the host, skip the step, or let the step fail. The host may have executed all steps of its message."""
     if step.when_down == "wait" and not run.inheriting:
         return Transition(step, run.action.undoing, waits=True)
     furthest = run.furthest(step)

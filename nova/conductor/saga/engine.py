@@ -207,7 +207,7 @@ class Engine:
 
     # --- reports from hosts ------------------------------------------------------------------------
     def step_done(self, ctx: context.RequestContext, report: StepReport) -> None:
-        """Handle the final report of an order. Raises StaleReport if its attempt is not the current one."""
+        """Handle the final report on steps sent to a host. Raises StaleReport if its attempt is not the current one."""
         run, step = self._load(ctx, report)
         check_power_state(report.changes)
         ctx = _trusted_context(ctx, run)
@@ -219,7 +219,7 @@ class Engine:
         if report.failure is not None:
             failure = failure_of(report)
             failure.host = run.operation.host_of(step)
-            # An earlier dispatch of the same order may have executed more steps than this one.
+            # An earlier dispatch of the same steps may have executed more steps than this one.
             repeated = run.journal.tries > 1 and not run.action.undoing
             event: Event = Failed(step, failure, run.furthest(step) if repeated else step)
         else:
@@ -227,7 +227,7 @@ class Engine:
         self.executor.handle(ctx, run, event, ctl)
 
     def progress(self, ctx: context.RequestContext, report: StepReport) -> None:
-        """Handle an interim report: the next step of an order has started, or the running step reports its progress."""
+        """Handle an interim report: the host has started the next sent step, or reports the progress of a step."""
         run, step = self._load(ctx, report)
         ctl = ConductorControl(self.core, _trusted_context(ctx, run), run.instance,
                                saved_by=publisher("nova-compute", run.operation.host_of(step)))

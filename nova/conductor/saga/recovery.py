@@ -37,7 +37,7 @@ class Recovery:
 
     # --- hosts ---------------------------------------------------------------------------------------
     def begin(self, action_uuid: str, attempt: int, host: str) -> None:
-        """Confirm to a host that its order is current, and renew the lease. Raises StaleReport."""
+        """Confirm to a host that the steps sent to it are current, and renew the lease. Raises StaleReport."""
         def renew(connection: sa.Connection) -> None:
             if not actions.confirm(connection, action_uuid, attempt, owner_of(host), lease()):
                 current(actions.get(connection, action_uuid), action_uuid, "", attempt)
@@ -47,7 +47,7 @@ class Recovery:
         self.core.db.write(renew)
 
     def resume(self, host: str) -> list[StepOrder]:
-        """Return new orders for all unfinished actions of a restarted host."""
+        """Return orders that continue all unfinished actions of a restarted host."""
         def take(connection: sa.Connection) -> list[StepOrder]:
             orders = []
             for action in actions.owned(connection, owner_of(host)):
@@ -56,12 +56,12 @@ class Recovery:
                     continue
                 run.journal.tries += 1
                 if run.journal.tries > MAX_TRIES:
-                    continue  # the step may crash the host; it counts as failed when its lease has ended
+                    continue  # not sent again: the step may crash the host; it fails when its lease has ended
                 try:
                     actions.update(connection, action, attempt=action.attempt + 1, lease_until=lease(),
                                    payload=run.payload())
                 except exception.StaleReport:
-                    continue  # a conductor has taken over the action
+                    continue  # not sent again: a conductor has taken over the action
                 action.attempt += 1
                 orders.append(self._executor.order(connection, run, run.step, action.attempt, host))
             return orders

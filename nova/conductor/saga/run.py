@@ -115,7 +115,7 @@ class Run:
         return msgspec.to_builtins(content)  # type: ignore[no-any-return]
 
     def ordered(self) -> Action:
-        """Return the action for an order to a host, reduced to what the host needs."""
+        """Return the action for the message that sends steps to a host, reduced to what the host needs."""
         data = Journal(data=msgspec.to_builtins(self.operation.data), trace=self.journal.trace)
         return msgspec.structs.replace(self.action, operation=self.operation.name, events=[],
                                        payload=journal_without_secrets(msgspec.to_builtins(data)))

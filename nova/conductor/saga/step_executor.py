@@ -93,7 +93,7 @@ class StepExecutor:
         except Wait as wait:
             self._park(run, wait)
         except exception.StaleReport:
-            raise  # another process has taken over the action
+            raise  # end the run: another process has taken over the action
         except Exception as error:
             if not step.external and not isinstance(error, exception.ClaimLost):
                 run.operation.data = msgspec.convert(before, run.operation.data_type)
@@ -181,7 +181,7 @@ class StepExecutor:
         """Handle a step whose host is down: wait for the host, skip the step, or let it fail."""
         transition = decide(run, HostLost(step))
         if transition.waits:
-            # Only the host knows the progress of its order, which it resumes when it returns.
+            # Only the host knows the progress of its steps, which it resumes when it returns.
             run.action.owner = owner_of(host)
             self.core.db.write(lambda connection: actions.update(
                 connection, run.action, owner=run.action.owner, lease_until=lease()))
@@ -305,7 +305,7 @@ class StepExecutor:
                          lease=CONF.conductor.lease)
 
     def send(self, ctx: context.RequestContext, host: str, order: StepOrder) -> None:
-        """Send an order to a host. If the message is lost, the lease of the action ends and the order is sent again."""
+        """Send steps to a host. If the message is lost, the lease of the action ends and the steps are sent again."""
         try:
             self.core.compute_at(host).run(ctx, order)
         except exception.ServiceUnavailable as error:

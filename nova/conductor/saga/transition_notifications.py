@@ -158,7 +158,7 @@ class _Transition:
         return self._order[event.first] <= self._order[step.name] <= last
 
     def _start(self, events: Sequence[PhasedEvent], on_host: bool = False) -> None:
-        """Add "start" notifications. ``on_host``: the events are published for the host that gets the next order."""
+        """Add "start" notifications. ``on_host``: the events are published for the host that gets the next steps."""
         for event in events:
             if event.event not in self._result.open_events:
                 local = event.local and not on_host

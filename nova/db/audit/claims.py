@@ -233,7 +233,7 @@ class DedicatedResources(Check):
 
 
 def _wrong_servers(connection: sa.Connection, claims: Sequence[Any]) -> Iterator[Finding]:
-    """Return findings for servers that use other cells or devices than those of their claim. Servers with an open
+    """Return findings for servers that use other NUMA cells or devices than those of their claim. Servers with an open
     migration are skipped, since they may use those of the migration's claim."""
     uuids = [row.consumer_uuid for row in claims]
     moving = set(connection.scalars(sa.select(MIGRATIONS.c.instance_uuid).where(

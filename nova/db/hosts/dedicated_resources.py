@@ -20,7 +20,7 @@ INVENTORIES = tables.inventories
 
 def claim(connection: sa.Connection, consumer: str, root: str,
           request: fitting.DedicatedRequest) -> GuestDedicatedResources:
-    """Assign cells and devices of the node to ``consumer``, whose claim was just written. Raises ClaimLost."""
+    """Assign NUMA cells and PCI devices of a node to the new claim of ``consumer``. Raises ClaimLost: none fit."""
     node = connection.execute(_NODES, {"roots": [root]}).one()
     chosen = fitting.choose(node.numa_topology, node.pci_devices, held(connection, [root]).get(root, []), request,
                             _ratios(connection, root))
@@ -34,12 +34,12 @@ def claim(connection: sa.Connection, consumer: str, root: str,
 
 
 def note(connection: sa.Connection, root: str) -> None:
-    """Set ``fitted``: deltas to schedulers then contain the node's free cells, devices and sub-providers, too."""
+    """Set ``fitted``: messages to schedulers then contain free NUMA cells, devices and sub-providers, too."""
     connection.execute(sa.update(NODES).where(NODES.c.uuid == root, NODES.c.fitted == sa.false()).values(fitted=True))
 
 
 def of_claim(connection: sa.Connection, consumer: str) -> GuestDedicatedResources:
-    """Return the NUMA cells and devices that ``consumer`` has on its node."""
+    """Return the NUMA cells and PCI devices that ``consumer`` has on its node."""
     row = connection.execute(sa.select(ALLOCATIONS.c.numa_topology, ALLOCATIONS.c.pci_devices).where(
         ALLOCATIONS.c.consumer_uuid == consumer, _HAS_SOME).limit(1)).first()
     if row is None:
@@ -48,7 +48,7 @@ def of_claim(connection: sa.Connection, consumer: str) -> GuestDedicatedResource
 
 
 def held(connection: sa.Connection, roots: Sequence[str]) -> dict[str, list[GuestDedicatedResources]]:
-    """Return node uuid -> cells and devices of its claims, without claims that have none."""
+    """Return node uuid -> NUMA cells and PCI devices of its claims, without claims that have none."""
     claims: dict[str, list[GuestDedicatedResources]] = {}
     for row in connection.execute(_HELD, {"roots": list(roots)}):
         claims.setdefault(row.root_uuid, []).append(
@@ -57,7 +57,7 @@ def held(connection: sa.Connection, roots: Sequence[str]) -> dict[str, list[Gues
 
 
 def of_nodes(connection: sa.Connection, nodes: Sequence[Any]) -> dict[str, NodeDedicatedResources]:
-    """Return uuid -> free cells and devices of nodes that have any. ``nodes``: rows as selected by ``_NODES``."""
+    """Return uuid -> free NUMA cells and PCI devices of nodes with any. ``nodes``: rows as selected by ``_NODES``."""
     having = [node for node in nodes if node.numa_topology is not None or node.pci_devices]
     fitted = [node.uuid for node in having if node.fitted]
     guests = held(connection, fitted) if fitted else {}

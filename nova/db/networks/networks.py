@@ -79,7 +79,7 @@ def associate(connection: sa.Connection, project_id: str, uuid: str | None = Non
 
 
 def disassociate(connection: sa.Connection, uuid: str, project: bool, host: bool) -> None:
-    """Remove the owner of a network (which is shared afterwards), its host, or both. Raises NetworkNotFound,
+    """Remove the owner of a network (which becomes shared), its host, or both. Raises NetworkNotFound,
     NetworkInUse (it has servers of the project), NetworkDuplicate."""
     quotas.serialize(connection, "networks")
     network = get(connection, uuid)

@@ -136,7 +136,7 @@ class Database:
                         function()
                     return result
             except exception.StaleReport:
-                raise  # certain even after a lost COMMIT: the action has a newer attempt
+                raise  # no retry, even after a lost COMMIT: the action has a newer attempt
             except exception.NovaException as error:
                 if doubt and not made:
                     raise exception.ServiceUnavailable(_UNKNOWN) from error

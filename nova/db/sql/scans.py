@@ -110,15 +110,15 @@ class Range:
                                for name, way in self.order))
 
     def _pieces(self, after: Place | None, until: Place | None) -> list[tuple[bool, Conditions]]:
-        """Divide the rows between two places into pieces that are contiguous in an index. Return for each piece its
+        """Divide the rows between two positions into pieces that are contiguous in an index. Return for each piece its
         conditions, and True if all its rows have the same value in the first column of the order.
 
-        Many rows may have the same value there. So the rows with the value of a place are a piece of their own.
+        Many rows may have the same value in this column. So the rows with the value of a position are a separate piece.
         """
         (name, way), order = self.order[0], self.order
         for place in (after, until):
             if self.nulls is not None and place is not None and self.nulls != (place[name] is None):
-                # Nulls come first if ascending, last if descending: the place is before or after all rows of the range.
+                # Nulls come first if ascending, else last: the position is before or after all rows of the range.
                 if (self.nulls == (way == "asc")) != (place is until):
                     return []
                 after, until = (None, until) if place is after else (after, None)
@@ -171,7 +171,7 @@ def _index(table: sa.Table, equal: frozenset[str], order: tuple[str, ...]) -> st
 
 
 def outside(parts: Sequence[Range], behind: Place | None, before: Place | None) -> list[Range]:
-    """Return the rows of the ranges whose first column of the order is strictly between its values at two places."""
+    """Return the rows of the ranges whose first column of the order is strictly between its values at two positions."""
     remaining = []
     for part in parts:
         conditions = [_beyond(part, place, place is behind) for place in (behind, before) if place is not None]
@@ -182,7 +182,7 @@ def outside(parts: Sequence[Range], behind: Place | None, before: Place | None) 
 
 
 def _beyond(part: Range, place: Place, behind: bool) -> Conditions | None:
-    """Return the conditions that the first column is behind (or before) its value at the place; None if no row is."""
+    """Return the conditions that the first column is behind (or before) its value at a position; None: no row is."""
     name, way = part.order[0]
     value, column, greater = place[name], part.table.c[name], (way == "asc") == behind
     if value is None or part.nulls:  # null is less than all values
@@ -228,7 +228,7 @@ def page(parts: Sequence[Range], columns: Sequence[sa.ColumnElement[Any]], limit
 
 
 def window_end(connection: sa.Connection, parts: Sequence[Range], rows: int, after: Place | None) -> Place | None:
-    """Return the place up to which each range has at most ``rows`` rows after ``after``, or None for the end."""
+    """Return the position up to which each range has at most ``rows`` rows after ``after``, or None for the end."""
     table = parts[0].table
     statement = page(parts, [table.c[name] for name, _way in parts[0].order], 1, after, offset=rows - 1)
     row = connection.execute(statement).first() if statement is not None else None
@@ -285,7 +285,7 @@ def is_indexed(table: sa.Table, order: Order) -> bool:
 
 
 def _beside(table: sa.Table, order: Order, place: Place, until: bool) -> sa.ColumnElement[bool]:
-    """Return the condition that a row comes after the place in the order or, with ``until``, not after the place."""
+    """Return the condition that a row is after a position of the order or, if ``until`` is set, not after it."""
     forwards = (order[0][1] == "asc") != until
     condition: sa.ColumnElement[bool] = sa.true() if until else sa.false()
     for name, _way in reversed(order):

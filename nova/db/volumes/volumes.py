@@ -213,7 +213,7 @@ def begin_swap(connection: sa.Connection, old: str, attachment_id: str, new: Vol
     given = reserve(connection, new.uuid, new.project_id, new.instance_uuid or "", new.attachment_id or "",
                     new.device_name)
     if len(set(sizes)) > 1:
-        raise exception.InvalidVolume(reason=f"volume {new.uuid} and volume {old}, which it should replace, differ in "
+        raise exception.InvalidVolume(reason=f"volume {new.uuid} cannot replace volume {old}: the volumes differ in "
                                              "size")
     begin_detaching(connection, old, attachment_id)
     return given

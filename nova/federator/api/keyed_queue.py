@@ -43,7 +43,7 @@ class KeyedQueue:
             self._queue.put_nowait(key)
 
     async def get(self) -> str:
-        """Return the next key. The worker calls :meth:`done` afterwards."""
+        """Return the next key. The worker calls :meth:`done` when it has processed the key."""
         key = await self._queue.get()
         self._queued.discard(key)
         self._active.add(key)

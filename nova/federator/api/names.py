@@ -12,7 +12,7 @@ RECOVERY_GROUP = "recovery.elotl.co"
 # Set by users on any object.
 PIN = "nova.elotl.co/cluster"  # name of the cluster in which the object is placed
 SPREAD_ONTO = "nova.elotl.co/spread-onto"  # names of the clusters among which the object is spread
-ADOPT = "nova.elotl.co/adopt"  # "true": an object of this name that exists in the cluster is taken over
+ADOPT = "nova.elotl.co/adopt"  # "true": Nova adopts an object of this name that exists in the cluster
 BACKPROPAGATE = "nova.elotl.co/backpropagate"  # "true": the control plane shows the object's ReplicaSets and Pods
 REPLICAS_PATH = "nova.elotl.co/replicas-path"  # field of a custom resource with its number of replicas
 # Set by Nova.

@@ -64,7 +64,7 @@ def _expression(expression: object, field: str) -> tuple[str, str, frozenset[str
 
 
 def label_key(value: object, field: str) -> str:
-    """Return the key of a label. Raises Invalid if no object can have such a label."""
+    """Return ``value`` if it is a valid label key. Raises Invalid otherwise."""
     if not isinstance(value, str) or not value:
         raise Invalid(f"{field}: {'required' if value is None or value == '' else 'not a text'}.")
     if len(value) > 317 or _KEY.fullmatch(value) is None:
@@ -145,7 +145,7 @@ class LabelIndex:
             stored = values.get(value)
             if isinstance(stored, set):
                 stored.add(key)
-            else:  # most values have one object; a set would cost more than the object's entry
+            else:  # store a single key without a set, which would cost more: most values have one object
                 values[value] = key if stored is None else {stored, key}
 
     def remove(self, key: str) -> None:

@@ -58,7 +58,7 @@ class Copies:
         self.api, self.changed = api, changed
         self.kinds_changed: Callable[[], None] = lambda: None  # called when a definition of a kind changed
         self.ready = asyncio.Event()
-        self.verified: dict[str, str] = {}  # uid -> Copy.owned after the last apply
+        self.verified: dict[str, str] = {}  # uid of a copy -> digest of the fields owned after the last apply
         self.autoscalers = Informer(api, "/apis/autoscaling/v1/horizontalpodautoscalers", _target, self._scaled)
         self.definitions = Informer(api, _DEFINITIONS, _definition, self._defined)
         self._classes = Informer(api, "/apis/storage.k8s.io/v1/storageclasses", lambda obj: obj)

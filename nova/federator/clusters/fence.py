@@ -63,7 +63,7 @@ class Fence:
         try:
             resource = await self.copies.resource(copy.ref)
             if not (change or resource.scalable or copy.ref.kind == "Pod"):
-                return  # a custom resource without the subresource scale cannot be stopped
+                return  # skip it: a custom resource without the subresource scale cannot be stopped
             path = resource.path(copy.ref.namespace, copy.ref.name)
             LOG.warning("Stopping %s: the federation control plane is unreachable for %.0f s", copy.ref.key,
                         self.heartbeat.silence())

@@ -230,7 +230,7 @@ def remaining(certificate: bytes) -> float:
 
 
 def _issued_by(certificate: bytes, authority: bytes) -> bool:
-    """Return True if the authority signed the certificate, or if the authority cannot be parsed."""
+    """Return True if ``authority`` signed the certificate; True also if ``authority`` is no certificate: ignore it."""
     try:
         issuer = x509.load_pem_x509_certificate(authority)
     except ValueError:

@@ -56,7 +56,7 @@ class Heartbeat:
 
     def silence(self) -> float:
         """Return the seconds since the control plane stored a renewal, or a note that this agent waits for the Lease.
-        Before the first of these, return 0 for _GRACE seconds after the start, and infinity afterwards."""
+        Before the first of these, return 0 for _GRACE seconds after the start, and infinity after these seconds."""
         if self.reached:
             return now() - max(self.renewed or 0.0, self._touched)
         return float("inf") if now() - self._started > _GRACE else 0.0
@@ -70,7 +70,7 @@ class Heartbeat:
             try:
                 if note is None:
                     if (stored := await member.find(secret)) is None:
-                        return  # no agent has joined yet: there are no copies
+                        return  # nothing to fence: no agent has joined yet
                     if note := str((stored["metadata"].get("annotations") or {}).get(SILENT_SINCE) or ""):
                         self._started = min(self._started, _time_of(note, boot))
                 elif self.reached and not note:

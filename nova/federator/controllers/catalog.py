@@ -152,7 +152,7 @@ class Catalog:
             if old is not None and msgspec.structs.replace(old, status=new.status, target=new.target,
                                                            status_fields=new.status_fields) == new:
                 self.templates[ref.key] = new
-                return  # only fields that Nova writes have changed
+                return  # no new decision: only fields that Nova writes have changed
             self.templates[ref.key] = new
             self._in_namespace.setdefault(ref.namespace, set()).add(ref.key)
             self._labels.put(ref.key, new.item.labels)

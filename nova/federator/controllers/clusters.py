@@ -63,7 +63,7 @@ class Clusters:
         self.leases: dict[str, _Lease] = {}  # namespace -> heartbeat
         self.reports: dict[str, ClusterReport] = {}  # namespace -> report
         self._nodes: dict[str, tuple[Node, ...]] = {}  # namespace/name of a report -> nodes of the report
-        self.copies: dict[str, ClusterReport] = {}  # namespace -> report before standby
+        self.copies: dict[str, ClusterReport] = {}  # namespace -> report before the cluster entered standby
         self.records: dict[str, Record] = {}  # cluster that is not active -> its phase
         self._entering: set[str] = set()  # clusters that may be suspended: nothing new is placed there
         self._started = time.monotonic()
@@ -120,7 +120,7 @@ class Clusters:
         return self._snapshot
 
     def report(self, name: str) -> ClusterReport | None:
-        """Return the report of a cluster; for a cluster that is not active, the report from before its standby."""
+        """Return the report of a cluster; for a cluster that is not active, its report before it entered standby."""
         namespace = cluster_namespace(name)
         copy = self.copies.get(namespace) if name in self.records else None
         return copy or self.reports.get(namespace)

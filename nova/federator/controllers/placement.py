@@ -202,7 +202,7 @@ class Placer:
             self.clusters.reachable(cluster) and self.clusters.unscheduled(cluster))}
         now = time.monotonic()
         if not reported or (reported == self._unscheduled and now - self._inspected < _INSPECTION):
-            return  # do not compute the names of all groups each time
+            return  # unchanged: do not compute the names of all groups again
         self._unscheduled, self._inspected = reported, now
         for group, placed in list(self.schedules.items()):
             for part in range(_PARTS):
@@ -303,7 +303,7 @@ class Placer:
                 continue
             resource = await self.api.resource(ref.api_version, ref.kind)
             if resource is None:
-                continue  # the kind was deleted, and all its objects
+                continue  # nothing to do: the kind was deleted with all its objects
             obj = await self.api.find(resource.path(ref.namespace, ref.name))
             if obj is not None and template_of(obj) is not None:
                 raise ApiError(f"{key} exists, but has not been listed yet")
@@ -326,7 +326,7 @@ class Placer:
         settled = _settled(policy, decision, current)
         try:
             await self._execute(group, policy, decision, current)
-        finally:  # afterwards, because the requests of events would delay the schedules
+        finally:  # emit events after the schedules, which their requests would delay
             self._emit(group, policy, decision, settled)
         if policy.ordered is not None:
             self.returns.record(name, decision.targets, self.schedules.get(name, {}))
@@ -424,7 +424,7 @@ class Placer:
         if broken_first and leaving and any(grows(current.get(cluster, {}), shares)
                                             for cluster, shares in decision.targets.items()) and not await self._end(
                                                 policy, leaving):
-            return  # continues when the copies are gone
+            return  # the new copies are created by a later call, when the leaving copies are gone
         shrinking = [cluster for cluster in decision.targets if shrinks(current.get(cluster, {}),
                                                                          decision.targets[cluster])]
         for cluster, shares in decision.targets.items():

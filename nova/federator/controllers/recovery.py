@@ -1,6 +1,6 @@
 """Recovery: an alert starts the plans whose labels it has, and the steps of each run are executed in order, once.
 
-A step is recorded as running before its effect, and as succeeded afterwards. A patch writes the annotation
+A step is recorded as running before its effect, and as succeeded after its effect. A patch writes the annotation
 RECOVERED_BY together with the field, so a scheduler that continues a run can tell if the patch was applied.
 """
 

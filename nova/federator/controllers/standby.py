@@ -224,7 +224,7 @@ class Standby:
                                              problem=old.problem if phase == "Failed" else "")
         self._require_lead()
         await self.clusters.store_record(name, record)
-        LOG.info("Cluster %s: standby phase %s -> %s", name, old.phase if old else "Active", phase)
+        LOG.info("Cluster %s changed its phase of standby from %s to %s", name, old.phase if old else "Active", phase)
         self._emit(name, *_EVENTS[phase], "Warning" if phase == "Failed" else "Normal")
 
     def _require_lead(self) -> None:
@@ -266,7 +266,7 @@ class Standby:
 
     async def _copy(self) -> None:
         """Create a Cluster in standby, as a copy of another one, for a group that fits into no cluster; the group then
-        wakes it. A single copy is made at a time, because other groups may fit into it, too."""
+        wakes it. Only one copy is created at a time, because other groups may fit into it, too."""
         now = time.monotonic()
         self._unmet = {key: self._unmet.get(key, now + SETTLE) for key in self.placer.unplaced}
         due = sorted((at, key) for key, at in self._unmet.items() if at <= now)
@@ -283,7 +283,7 @@ class Standby:
                 if policy is None or not (chosen := clone(self.placer.catalog.group(key), policy, clusters, empty)):
                     continue
                 if not self._may_copy((await self.api.list(CLUSTERS))["items"]):
-                    return  # the watch has not reported another copy yet
+                    return  # wait: the watch has not reported another copy yet
                 self._require_lead()
                 await self._create(*chosen, clusters[chosen[0]].labels)
                 LOG.info("Cluster %s will be created as a copy of %s for group %s", chosen[1], chosen[0], key)

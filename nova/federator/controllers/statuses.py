@@ -124,7 +124,7 @@ class Statuses:
                     if entry.ref.key == ref.key:
                         observed = reports.get(ref.key) or Observed(ref)
                         if moving and not observed.status:
-                            continue  # the copy in the old cluster is in use until this one is ready
+                            continue  # omit this copy: the copy in the old cluster is in use until this one is ready
                         copies.append(Copy(cluster, observed.status, stale or observed.phase == "Fenced",
                                            observed.digest == entry.digest))
         return copies

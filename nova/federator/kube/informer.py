@@ -133,7 +133,7 @@ class Informer(Generic[T]):
 
     def _store(self, key: str, raw: Object | None) -> None:
         if raw is not None and key in self.objects and self._versions[key] == raw["metadata"].get("resourceVersion"):
-            return  # the result of a write that was stored already
+            return  # nothing new: the result of a write was stored already
         new, old = None, self.objects.pop(key, None)
         self._versions.pop(key, None)
         try:

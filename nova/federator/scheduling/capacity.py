@@ -69,7 +69,7 @@ class _Booking:
                 requests = {resource: max(needs.requests.get(resource, 0), old[0].requests.get(resource, 0))
                             for resource in needs.requests.keys() | old[0].requests.keys()}
                 result[key] = msgspec.structs.replace(needs, requests=requests), max(pods, old[1])
-            else:  # the new pods may need other nodes: the old pods run until the new ones run
+            else:  # count old and new pods: the new ones may need other nodes, and the old ones run until then
                 result[f"{key} decided"] = needs, pods
         return result
 

@@ -29,7 +29,7 @@ _NAME_LIMIT = 54  # the name of a copy begins with so many characters of the nam
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of standby. ``wake_seconds``: time from the decision to wake a cluster until its agent must be back."""
+    """Settings of standby clusters. ``wake_seconds``: time in which the agent of a woken cluster must report again."""
 
     enabled: bool = False
     idle_seconds: float = 3600.0

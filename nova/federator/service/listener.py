@@ -57,7 +57,7 @@ class _Connection(asyncio.Protocol):
     def _expire(self) -> None:
         if isinstance(self.transport, asyncio.Transport):
             self.transport.abort()
-        else:  # the TLS handshake has failed, or fails at its own timeout
+        else:  # nothing to abort: the TLS handshake has failed or will time out
             self.connections.discard(self)
 
 

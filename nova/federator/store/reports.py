@@ -63,7 +63,7 @@ def path_of(namespace: str, name: str = REPORT) -> str:
 
 
 def render(namespace: str, report: ClusterReport, name: str = REPORT) -> dict[str, Any]:
-    """Return the object that the agent stores. Before standby, the scheduler stores a copy under another name."""
+    """Return the object that the agent stores. Before a cluster enters standby, the scheduler stores a copy."""
     return {"apiVersion": API_VERSION, "kind": "ClusterReport", "metadata": {"name": name, "namespace": namespace},
             "report": msgspec.to_builtins(report)}
 

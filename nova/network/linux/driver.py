@@ -73,7 +73,7 @@ class LinuxNetwork(HostNetwork):
         plugged = self._plugged_guests()
         wanted = {instance.uuid: instance for instance in instances}
         for uuid in plugged.keys() - wanted.keys():
-            # nova-compute decides later whether the guest stays; until then the guest keeps its network.
+            # nova-compute decides later whether the guest stays on this host; until then the guest keeps its network.
             self._try("restore the interfaces of instance", uuid, self._restore, uuid, plugged[uuid])
         for uuid, instance in wanted.items():
             if instance.network_info and uuid not in plugged:
@@ -89,7 +89,7 @@ class LinuxNetwork(HostNetwork):
                     self._try("remove network", network_id, self._remove_network, network_id, None)
         self._try("set up", "floating addresses", self._floating.answer)
         if self._tasks:
-            return  # the tasks run already: start() is repeated after a failure
+            return  # start() is repeated after a failure: do not start the tasks twice
         self._tasks = [Periodic("dhcp-watch", WATCH_INTERVAL, self._watch_servers),
                        Periodic("filter-watch", WATCH_INTERVAL, self._watch_filters)]
         if self._conductor is not None:

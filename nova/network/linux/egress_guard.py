@@ -120,8 +120,8 @@ class Guards:
             # A device may have been removed meanwhile.
             unguarded = [device for device in new if plumbing.index(device) == present[device][0]]
             if unguarded:
-                LOG.error("Cannot install egress guards at some of the devices %s: a flush of packet filters will open "
-                          "them until the filters are restored", unguarded)
+                LOG.error("Cannot install the egress guards of one or more of the devices %s: if filters are flushed, "
+                          "these devices send unfiltered traffic until the filters are restored", unguarded)
 
 
 def _lines(device: str, guard: Guard) -> list[str]:

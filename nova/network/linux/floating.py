@@ -107,12 +107,12 @@ class FloatingAddresses:
 
 
 def _announce(address: str, device: str) -> None:
-    """Send a gratuitous ARP request, which updates the ARP caches of peers."""
+    """Send a gratuitous ARP request, which updates the ARP caches of routers and hosts on the link."""
     try:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sock:
             sock.bind((device, 0))
             mac, own = sock.getsockname()[4], socket.inet_aton(address)
             sock.send(b"\xff" * 6 + mac + _ETHERNET + _ARP + _REQUEST + mac + own + b"\0" * 6 + own)
     except OSError as error:
-        LOG.warning("Cannot announce floating IP %s on %s, peers may use the previous host for a while: %s", address,
+        LOG.warning("Cannot announce floating IP %s on %s, traffic may reach its previous host for now: %s", address,
                     device, error)

@@ -45,7 +45,7 @@ class Tunnels:
 
     # --- changes of networks; callers hold the lock of the network -------------------------------------------------
     def up(self, net: HostNet) -> None:
-        """Set the peers of a network whose device exists. If none are stored, request them from the conductor."""
+        """Set up tunnels to the other hosts (peers) of a network whose device exists. Request unknown peers first."""
         if net.vni is None:
             return
         peers = self._state.peers(net.id)
@@ -66,7 +66,7 @@ class Tunnels:
             self.poller.wake()
 
     def update_peers(self, peers: Peers) -> None:
-        """Apply the peers of a network, unless newer ones are stored."""
+        """Set up tunnels to the hosts in ``peers``, unless newer peers of the network are stored."""
         with self._lock(peers.network_id):
             net, stored = self._state.network(peers.network_id), self._state.peers(peers.network_id)
             if net is None or net.vni is None or (stored is not None and stored.version >= peers.version):
@@ -79,7 +79,7 @@ class Tunnels:
         return self._conductor.present(context.admin(), self._host, plumbing.tunnel_address(), networks, complete)
 
     def refresh(self) -> None:
-        """Report the networks of this host to the conductor, and apply their peers."""
+        """Report the networks of this host to the conductor, and set up tunnels to their other hosts."""
         with self._query_lock:
             networks = {}
             for network_id in self._state.networks():
@@ -92,7 +92,7 @@ class Tunnels:
             self.update_peers(peers)
 
     def _apply(self, net: HostNet, peers: Peers) -> None:
-        """Store the peers and make the tunnels lead to exactly these hosts."""
+        """Store the peers of a network, and let its tunnels lead to exactly these hosts."""
         self._state.save_peers(peers)
         if net.wire_port is None or not plumbing.exists(net.wire_port):
             return

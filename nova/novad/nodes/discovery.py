@@ -40,7 +40,7 @@ class Entry(msgspec.Struct):
     instance: Instance
     failing: float | None
     due: float
-    turn: int = 0  # Number of failures: the index of the next address to try.
+    turn: int = 0  # Number of failures. Modulo the number of addresses: the next address to try.
     address: str = ""  # The address that presented a certificate.
     announced: Instance | None = None  # The latest announcement, if ``address`` was confirmed before.
 

@@ -95,7 +95,7 @@ class Updates:
             raise Busy("Another update is in progress.")
         try:
             with self.deployer.changing("update"):
-                pass  # Before anything is downloaded.
+                pass  # Only raise Busy, before anything is downloaded.
             if self.releases.trial():
                 raise Busy(f"novad {__version__} is still on trial.")
             self._check_options()

@@ -42,14 +42,14 @@ class DedicatedRequest:
 
 @dataclasses.dataclass(frozen=True)
 class AllocationRatios:
-    """Overcommit ratios of a cell's CPUs and memory. ``packing``: prefer the cell with the least free memory."""
+    """Overcommit ratios of CPUs and memory of a NUMA cell. ``packing``: prefer the cell with the least free memory."""
 
     cpu: float = 1.0
     memory: float = 1.0
     packing: bool = False
 
 
-# A function (host cells of the guest or None for all, cells on the same sockets) that returns an assignment of the
+# A function (NUMA host cells of the guest or None for all, cells on the same sockets) that returns an assignment of the
 # requested devices, or None if they are not available there.
 _Devices = Callable[[Collection[int] | None, Collection[int]], object]
 
@@ -66,8 +66,8 @@ def available(topology: HostTopology | None, devices: Iterable[PciDevice] | None
 
 def choose(topology: HostTopology | None, devices: Iterable[PciDevice] | None, held: Sequence[GuestDedicatedResources],
            request: DedicatedRequest, ratios: AllocationRatios) -> GuestDedicatedResources | None:
-    """Assign free cells, CPUs, pages and devices of a node to ``request``, or return None if it does not fit. ``held``:
-    dedicated resources of the claims on the node."""
+    """Assign free NUMA cells, CPUs, pages and devices of a node to ``request``, or return None if it does not fit.
+    ``held``: dedicated resources of the claims on the node."""
     free = pci.free(devices or (), _addresses(held))
     host = numa.used(topology, _topologies(held)) if topology is not None else None
     fitted = _fit(host, request, ratios, {device.numa_node for device in free},
@@ -94,7 +94,7 @@ def take(free: NodeDedicatedResources, request: DedicatedRequest,
 
 @dataclasses.dataclass(frozen=True)
 class _Fitted:
-    """Assigned ``cells`` of the host (None: all cells); ``near``: the cells on the same sockets."""
+    """Assigned NUMA ``cells`` of the host (None: all cells); ``near``: the cells on the same sockets."""
 
     topology: GuestTopology | None
     cells: Collection[int] | None

@@ -179,5 +179,5 @@ def _distance(pool: PciPool, request: PciRequest, cells: Collection[int] | None,
         return 1 if pool.numa_node in socket_cells else None
     if request.numa_policy == PREFERRED:
         return 1 if pool.numa_node is None else 2
-    # The policy legacy also accepts a device whose cell the host has not reported.
+    # The policy legacy also accepts a device whose NUMA cell the host has not reported.
     return 1 if pool.numa_node is None and request.numa_policy == LEGACY else None

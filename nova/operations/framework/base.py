@@ -51,7 +51,7 @@ from nova.telemetry import tracing
 CONDUCTOR = "conductor"
 
 # Reaction to a host that stays unreachable during a step. "fail": the operation fails and may retry on another host.
-# "skip": the step counts as done. "wait": the step waits until the host returns or another operation takes over.
+# "skip": the step counts as done. "wait": the step waits until the host returns or its operation is superseded.
 WhenDown = Literal["fail", "skip", "wait"]
 
 # The service that an external step calls. Each service has its own thread pool, so a service that hangs does not block
@@ -130,7 +130,7 @@ def step(place: str, *, undo: str | None = None, event: str | None = None, task_
 
 
 def connects_volumes(function: F) -> F:
-    """Mark a host step or compensation that connects volumes. Its order includes the keys of encrypted volumes."""
+    """Mark a host step or compensation that connects volumes. The host receives the keys of encrypted volumes."""
     function.__connects_volumes__ = True  # type: ignore[attr-defined]
     return function
 
@@ -348,7 +348,7 @@ class Operation:
         return any(hasattr(getattr(self, method), "__connects_volumes__") for method in methods if method)
 
     def ordered_with(self, current: Step, undo: bool) -> list[Step]:
-        """Return the steps that the host may report while ``current`` runs: all steps of the same order."""
+        """Return ``current`` and the steps sent to the host in the same message: the host may report any of them."""
         able = [item for item in self.steps if item is current or (self.applies(item) and (item.undo or not undo))]
         first = last = able.index(current)
         while first and able[first - 1].place == current.place:

@@ -310,13 +310,13 @@ class HostContext(Protocol):
         ImageUnacceptable."""
 
     def connect_volumes(self, instance: Instance | None = None) -> None:
-        """Connect all volumes of ``instance`` (default: the instance of the order) and update its block devices."""
+        """Connect all volumes of ``instance`` (default: the instance of the step) and update its block devices."""
 
     def disconnect_volumes(self) -> None:
         """Disconnect the volumes of the instance, whose guest does not exist on this host any more."""
 
     def connect_shares(self, instance: Instance | None = None) -> None:
-        """Mount the shares of ``instance`` (default: that of the order), update its mappings. Raises ShareUnusable."""
+        """Mount the shares of ``instance`` (default: that of the step), update its mappings. Raises ShareUnusable."""
 
     def disconnect_shares(self, *mappings: ShareMapping) -> None:
         """Unmount these shares (default: all) of a guest that is stopped. Raises ShareUnusable."""

@@ -140,7 +140,7 @@ class Disks(abc.ABC):
     @abc.abstractmethod
     def prepare(self, instance: Instance, files: BootFiles) -> None:
         """Create the guest's disks: an overlay on ``files.root`` of size flavor.root_gb, ephemeral disks, swap and
-        config drive. Existing disks are kept and taken over, also another host's disks on shared storage. Raises
+        config drive. Existing disks are kept and used, also another host's disks on shared storage. Raises
         InvalidInput before anything is created (it names the unsupported property of flavor or image), InvalidDiskInfo,
         FlavorDiskTooSmall, DiskFull."""
 

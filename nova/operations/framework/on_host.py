@@ -7,7 +7,7 @@ from nova.operations.framework.contexts import HostContext
 
 
 def connect(host: HostContext, instance: Instance | None = None, runs: bool = True) -> None:
-    """Connect interfaces and volumes of ``instance`` (default: that of the order), and shares if the guest ``runs``."""
+    """Connect interfaces and volumes of ``instance`` (default: that of the step), and shares if the guest ``runs``."""
     host.network.plug(instance or host.instance, host.rules)
     host.connect_volumes(instance)
     if runs:

@@ -138,7 +138,7 @@ def _terminal(client: socket.socket, name: str) -> None:
 
 
 def _spice(client: socket.socket, name: str) -> None:
-    """Accept the link of a SPICE channel and send nothing afterwards. Raises EOFError."""
+    """Accept the link of a SPICE channel, and send nothing after that. Raises EOFError."""
     magic, _major, _minor, size = struct.unpack("<4sIII", _read(client, 16))
     if magic != _REDQ or size > _LINE:
         raise EOFError

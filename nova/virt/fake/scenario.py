@@ -11,7 +11,7 @@
         traits: [HW_CPU_X86_AVX2, CUSTOM_SSD]
         aggregates: [ssd]
         cells: {count: 2, threads: 2, dedicated: 8, pages: {2048: 512}}   # NUMA cells; CPUs and pages are per cell
-        devices:                   # PCI devices of each node, or of each of the listed cells
+        devices:                   # PCI devices of each node, or of each of the listed NUMA cells
           - {vendor_id: "10de", product_id: "20b0", count: 4, cells: [0]}
           - {vendor_id: "8086", product_id: "1572", count: 1, functions: 4}   # with 4 virtual functions per device
         children: {gpu: {inventories: {VGPU: 4}, traits: [CUSTOM_FAST]}}  # providers below each node
@@ -73,7 +73,7 @@ class Size(_Spec):
 
 class Cells(_Spec):
     """The NUMA cells of a node, with equal shares of its CPUs and memory. ``dedicated``: dedicated CPUs per cell;
-    ``pages``: size in KiB -> huge pages per cell."""
+    ``pages``: size in KiB -> huge pages per NUMA cell."""
 
     count: Positive = 1
     threads: Positive = 1

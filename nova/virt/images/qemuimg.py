@@ -125,7 +125,7 @@ def user() -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def _writable_for_user(path: str) -> Iterator[BinaryIO]:
-    """Create an empty file that [libvirt]images_user may write; afterwards it belongs to the service again."""
+    """Create an empty file that [libvirt]images_user may write; at the end of the block the service owns it again."""
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "r+b")
     with file:
         other = user()

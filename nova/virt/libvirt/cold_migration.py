@@ -69,7 +69,7 @@ class ColdMigration(Role, LocalColdMigration):
         uuid = instance.uuid
         with self._guests.locks.hold(uuid, LOCK_TIMEOUT), directories.full_disk():
             if self._guests.exists(uuid):
-                return  # The migration has already ended.
+                return  # Copy nothing: the migration has already ended.
             # Skip a swap disk of another size: finish() creates a new one.
             swap = local_disks.swap_mb(instance.block_devices, instance.flavor) << 20
             lasting = [file for file in source.files if file.name != disks.SWAP or file.size == swap]

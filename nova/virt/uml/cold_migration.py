@@ -62,7 +62,7 @@ class ColdMigration(Role, LocalColdMigration):
         check(instance)
         with self._guests.locks.hold(uuid, LOCK_TIMEOUT), directories.full_disk():
             if self._guests.exists(uuid):
-                return  # The migration has already ended.
+                return  # Copy nothing: the migration has already ended.
             place = directories.make(uuid, self._guests.name)
             there = directories.owner(directories.aside(uuid))
             local = directories.aside(uuid) if there is not None and there.token == source.token else ""

@@ -199,7 +199,7 @@ class ManagementSocket:
         self._socket = sock
 
     def __call__(self, command: str) -> str:
-        """Send a command and return its output. Raises OSError (no complete answer in time), RefusedByKernel."""
+        """Send a command and return its output. Raises OSError (no complete answer, timeout), RefusedByKernel."""
         request = command.encode()
         if len(request) > 511:
             raise exception.InvalidInput(reason="the request is too long for the kernel of the guest")

@@ -201,7 +201,7 @@ class Supervisor:
                     except OSError:  # A client that reads too slowly is disconnected.
                         self._close(client)
         except OSError:
-            pass  # no more output now
+            pass  # nothing to read until the next event
 
     def _accept(self, listener: socket.socket) -> None:
         try:

@@ -82,6 +82,6 @@ class Watcher:
                 self._ended(uuid)
             self._report(GuestStatus(uuid=uuid, power_state=self._power_state(uuid)))
         except exception.GuestNotFound:
-            pass  # the guest was removed
+            pass  # nothing to report: the guest was removed
         except Exception:
             LOG.exception("[instance: %s] Cannot report the guest's change; the periodic comparison reports it", uuid)

@@ -58,7 +58,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
                     self._guests.define_as(instance, machine.ref)
                 return
             if self._guests.cluster.machine(uuid, anywhere=True) is not None:
-                LOG.warning("[instance: %s] The guest exists: not restoring the machine that an earlier move had "
+                LOG.warning("[instance: %s] The guest exists: not restoring the virtual machine that an earlier move "
                             "renamed", uuid)
                 return
             # One request: a killed process must not leave a machine that is not renamed any longer and not yet a guest.
@@ -79,7 +79,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
                 self._machines.destroy(machine.ref)
             aside = cluster.machine(derived(uuid, ASIDE), anywhere=True)
             if aside is None:
-                raise exception.MigrationError(reason="the machine that the source host has renamed is not in vCenter")
+                raise exception.MigrationError(reason="vCenter lacks the renamed virtual machine of the source host")
             location = vim.vm.RelocateSpec(pool=cluster.pool, datastore=cluster.roomiest().ref,
                                            diskMoveType="moveAllDiskBackingsAndDisallowSharing")
             spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=vim.vm.ConfigSpec(
@@ -99,7 +99,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
             if machine is None or machine.kind not in (GUEST, DISKS):
                 raise exception.GuestNotFound(instance_uuid=instance.uuid)
             if machine.power == ON:
-                return  # an earlier attempt has finished the move
+                return  # nothing to do: an earlier attempt has finished the move
             facts = self._machines.facts(machine.ref)
             _check_growth(facts, instance, instance.flavor)
             changes, slots = [], facts.slots

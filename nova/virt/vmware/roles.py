@@ -82,8 +82,8 @@ class Disks(Role, guest_driver.Disks):
             self._guests.cluster.reconfigure(ref, vim.vm.ConfigSpec(name=uuid, instanceUuid=uuid))
 
     def _move_ephemerals(self, old: Any, new: Any) -> None:
-        """Replace the ephemeral disks of the new machine by those of the old one. A note of each disk is stored in the
-        new machine before the disk leaves the old one: if this process is killed, another call continues the move."""
+        """Move the ephemeral disks of a virtual machine to its successor. Before a disk is detached, its path is stored
+        in extraConfig of the successor: if this process is killed, another call continues the move."""
         before, after = self._machines.facts(old), self._machines.facts(new)
         for name in [name for name in before.slots.slots if name.startswith("ephemeral")]:
             device = before.slots.device(name)
@@ -96,7 +96,7 @@ class Disks(Role, guest_driver.Disks):
                 self._take_disk(new, after, key.removeprefix(_MOVED), *json.loads(value))
 
     def _take_disk(self, ref: Any, facts: Facts, name: str, path: str, size: int) -> None:
-        """Replace a disk of the machine by the disk at ``path``, which is not attached to any machine."""
+        """Replace a disk of a virtual machine by the disk at ``path``, which is not attached to any other one."""
         vcenter, datacenter, slots = self._guests.vcenter, self._guests.cluster.datacenter, facts.slots
         target, present = f"{facts.directory}/kept-{name}.vmdk", slots.device(name)
         if present is not None and present.backing.fileName == target:

@@ -284,7 +284,7 @@ class VCenter:
                 return state["info"]
             if state["state"] == "error" or time.monotonic() > deadline:
                 raise errors.translate(state["error"]) if state["error"] else exception.HypervisorUnavailable(
-                    reason="vCenter did not prepare the download of a disk in time ([vmware]request_timeout)")
+                    reason="vCenter did not prepare the download of a disk within [vmware]request_timeout")
             time.sleep(CONF.vmware.task_poll_interval)
 
     @staticmethod

@@ -224,7 +224,7 @@ class DiskSlots:
         """Return the change that adds a disk in the next free slot. ``create``: create the file, of ``size`` bytes.
         Raises DeviceAttachFailed if all slots are used."""
         if not self._free:
-            raise exception.DeviceAttachFailed(device=f"disk {name}", reason="the machine has no free slot for a disk")
+            raise exception.DeviceAttachFailed(device=f"disk {name}", reason="the guest has no free slot for a disk")
         controller, unit = self.slots[name] = self._free.pop(0)
         disk = _device.VirtualDisk(key=_FIRST_KEY - len(self.slots), controllerKey=controller, unitNumber=unit,
                                    backing=backing, capacityInKB=-(-size // _KIB))

@@ -74,7 +74,7 @@ class CinderServerVolumes:
                 device = msgspec.structs.replace(device, volume_id=volume.uuid, encryption=encryption)
             made.append(device)
         if waits and polls >= CONF.block_device_allocate_retries:
-            raise exception.InvalidVolume(reason="the volume service did not create the server's volumes in time")
+            raise exception.InvalidVolume(reason="Cinder did not create the volumes before the time limit")
         if waits:
             raise Wait(seconds=CONF.block_device_allocate_retries_interval)
         self._ctl.volumes.record([self._reserved(device) for device in made])
@@ -270,7 +270,7 @@ class CinderServerVolumes:
             self._api.delete_attachment(self._ctx, old.attachment_id or "")
         elif new.attachment_id:
             self._api.delete_attachment(self._ctx, new.attachment_id)
-        else:  # an interrupted attempt may have reserved the volume
+        else:  # release the volume, which an interrupted attempt may have reserved
             self._release(new, delete=False)
         if migrates:
             self._end_migration(old.volume_id or "", new.volume_id or "", done)
@@ -317,7 +317,7 @@ class CinderServerVolumes:
         existing = self._of_image(image)
         if any(snapshot.status in _BEING_MADE for snapshot in existing):
             if polls >= CONF.block_device_allocate_retries:
-                raise exception.InvalidVolume(reason="the volume service did not create the snapshots in time")
+                raise exception.InvalidVolume(reason="Cinder did not create the snapshots before the time limit")
             raise Wait(seconds=CONF.block_device_allocate_retries_interval, ahead=ASSISTED)
         made = {snapshot.volume_id: snapshot for snapshot in existing if snapshot.status == volume_states.AVAILABLE}
         for device in self._ctl.instance.volumes:

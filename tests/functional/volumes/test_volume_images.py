@@ -300,7 +300,7 @@ def test_snapshot_timeout_fails_the_image_and_leaves_no_snapshots(admin, member,
     try:
         cinder.looks = 6
         made = create(member, server)
-        assert "did not create the snapshots in time" in failed(admin, server)
+        assert "did not create the snapshots before the time limit" in failed(admin, server)
     finally:
         CONF.clear_override("block_device_allocate_retries")
     nothing_made(member, cinder, made)

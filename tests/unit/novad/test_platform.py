@@ -62,7 +62,7 @@ X = 'name = "suite"\n[components.x]\nimage = "i"\n'
     (X + 'volumes = [{name = "a", destination = "/a"}, {name = "b", destination = "/a"}]', "/a is mounted twice"),
     (X + 'volumes = [{name = "a", destination = "/a"}, {name = "a", destination = "/b"}]',
      "components.x.volumes: two volumes have"),
-    (X + 'networks = ["inner"]', "components.x.networks: inner is not in networks"),
+    (X + 'networks = ["inner"]', "components.x.networks: inner is not declared in the networks of the platform"),
     (X + 'depends = ["y"]', "components.x.depends: component y does not exist"),
     (X + 'depends = ["x"]', "components.x.depends: component x does not exist"),
     (X + 'data_of = ["y"]', "components.x.data_of: component y does not exist"),

@@ -37,7 +37,7 @@ class HostDevice:
 @dataclasses.dataclass(frozen=True)
 class Parts:
     """Dedicated resources of a guest. ``pins``: each guest CPU, with the host CPUs that may run it; ``emulator``: host
-    CPUs for QEMU's other threads; ``cpuset``: host CPUs for a guest without cells. Empty: all CPUs."""
+    CPUs for QEMU's other threads; ``cpuset``: host CPUs for a guest without NUMA cells. Empty: all CPUs."""
 
     cells: tuple[Cell, ...] = ()
     pins: tuple[tuple[int, tuple[int, ...]], ...] = ()
@@ -75,7 +75,7 @@ def _cells(has: GuestTopology, settings: Settings) -> Parts:
     cells, pins, memory_cells = [], [], []
     for cell in has.cells:
         if cell.host_cell is None:
-            raise exception.InvalidInput(reason=f"cell {cell.id} of the server is not assigned to a cell of this host")
+            raise exception.InvalidInput(reason=f"NUMA cell {cell.id} of the server is not assigned to a host cell")
         huge = cell.pagesize_kb if cell.pagesize_kb != settings.page_kb else None
         cells.append(Cell(cell.id, tuple(sorted([*cell.cpus, *cell.pcpus])), cell.memory_mb, cell.host_cell, huge))
         floating = dict(settings.cells).get(cell.host_cell, ())

@@ -60,7 +60,7 @@ _CPUS = Array(INTEGER)
 
 
 class _ViewContext:
-    """The context in which a cell is shown. ``threads``: threads per core; ``host``: the caller may see the host."""
+    """The context of a shown NUMA cell. ``threads``: threads per core; ``host``: the caller may see the host."""
 
     def __init__(self, req: Request, server: Instance) -> None:
         self.version, self.threads = req.version, 1
@@ -76,7 +76,7 @@ def _cpus(cell: GuestCell) -> list[int]:
 
 
 def _siblings(cell: GuestCell, view: _ViewContext) -> list[list[int]]:
-    """Return the CPUs of the cell by core, for guests with several threads per core."""
+    """Return the CPUs of a NUMA cell by core, for guests with several threads per core."""
     if view.threads == 1:
         return []
     cores: dict[int, list[int]] = {}
