@@ -268,7 +268,8 @@ class _Request:
                 action.undoing, action.step = True, own.inherited[-1].step or None
         elif instance.action_uuid:
             waits = True
-            # For speed, a build starts no queued action when it ends. Recovery starts them when their leases end.
+            # A build saves time: it starts no queued action when it ends. Recovery starts queued actions when their
+            # leases end.
             building = instance.vm_state == states.BUILDING
             action.queued, action.owner, action.lease_until = True, None, lease() if building else None
         action.payload = msgspec.to_builtins(own)

@@ -24,7 +24,7 @@ VERSION, OLD = "2.96", "2.35"
 _CONNECT_TIMEOUT = 10.0
 # Maximum number of items per page; nova-api may have a lower limit.
 _PAGE = 1000
-# In lists without `next` links, a page with fewer items is the last one. Therefore [api]max_limit must not be lower.
+# A page with fewer items is the last page of a list that has no `next` links, so [api]max_limit must not be lower.
 _SHORT = 20
 
 

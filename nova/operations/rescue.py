@@ -19,7 +19,7 @@ from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import ANY_TPM, Rules
 from nova.operations.power import PowerAction
 
-# To rescue a server that boots from a volume, the rescue image must have these properties, and the host this trait.
+# Requirements for the rescue of a server that boots from a volume: properties of the rescue image, trait of the host.
 _PROPERTIES = ("hw_rescue_device", "hw_rescue_bus")
 _TRAIT = "COMPUTE_RESCUE_BFV"
 SINCE = "rescued_at"  # key in system_metadata: time of the rescue

@@ -109,7 +109,7 @@ class Reclaim(Delete):
     rules = Rules(label="reclaim", vm_states=frozenset({states.SOFT_DELETED}), lock=False, launched=False)
     request_type = ReclaimRequest
 
-    # Without destroy_other: the guest is on one host only, because a soft delete ends an open move.
+    # Omit destroy_other: the guest is on one host only, because a soft delete ends an open move.
     destroy, let_go_of_volumes, close_shares, give_interfaces_back, drop_image, forget = (
         Delete.destroy, Delete.let_go_of_volumes, Delete.close_shares, Delete.give_interfaces_back, Delete.drop_image,
         Delete.forget)

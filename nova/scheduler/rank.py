@@ -158,7 +158,7 @@ class Ranking:
         if not count:
             return np.zeros(0, np.int64)
         if count < len(self.rows):
-            # All nodes that may be among the best: those that are not worse than the node in position ``count``.
+            # Nodes that may be among the best are those that are not worse than the node in position ``count``.
             cut = np.partition(self.weights, len(self.rows) - count)[len(self.rows) - count]
             candidates = np.flatnonzero(self.weights >= cut)
         else:

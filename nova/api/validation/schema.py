@@ -35,7 +35,7 @@ class Validator:
         if failure is None:
             return
         failure = _closest(failure)
-        # For names, the rule that the name violates is more helpful than "is not a 'name'".
+        # The rule that a name violates is more helpful than "is not a 'name'".
         detail = str(failure.cause) if isinstance(failure.cause, formats.NameError_) else failure.message
         path = failure.path
         if path:

@@ -287,7 +287,7 @@ class RabbitBroker:
                     failures += 1
                     self._pause(failures, message, error)
                 elif not self._idle:
-                    # All connections are lost: wait, so that processes reconnect at different times.
+                    # Wait after the loss of all connections, so that processes reconnect at different times.
                     time.sleep(max(0.0, min(self._options.reconnect_delay, message.until - time.monotonic() - _PAUSE)))
             except BaseException:
                 self._drop(publisher)

@@ -277,7 +277,7 @@ def give(core: Core, connection: sa.Connection, instance: Instance, images: dict
         if volume is None:
             continue
         if device.source in ("volume", "snapshot") and device.boot_index == 0:
-            # As in upstream, the volume need not be bootable if the request names an image.
+            # The volume need not be bootable if the request names an image, as in upstream.
             if not volume.bootable and instance.image is None:
                 raise exception.InvalidVolume(
                     reason=f"{device.source} {volume.uuid or device.snapshot_id} is not bootable")

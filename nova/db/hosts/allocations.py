@@ -34,8 +34,8 @@ def claim(connection: sa.Connection, consumer: str, selection: Selection, resour
     the providers instead, while the node is locked. The node's numbers of instances and of heavy operations grow by 1.
     ``service``: required state of the host's nova-compute. Raises ClaimLost if a resource is not available."""
     root = selection.node_uuid
-    # All transactions lock the row of the node first: of two on one node, the second waits here, so they cannot
-    # deadlock at the inventories.
+    # Transactions lock the row of the node first: the second of two on one node waits here, so they cannot deadlock at
+    # the inventories.
     if not _count(connection, root, instances=1, io_ops=1, service=service, host=selection.host,
                   limits=(selection.max_instances, selection.max_io_ops)):
         raise exception.ClaimLost(node=root, reason=_why_not(connection, root, selection.host))

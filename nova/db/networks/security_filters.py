@@ -104,7 +104,7 @@ def rules_for(connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[
         rule_sets[row.uuid].floating = {vif.id: vif.floating for vif in row.network_info if vif.floating}
         if row.group_id is not None:
             rule_sets[row.uuid].groups.append(row.group_id)
-    # All groups and servers of a project have one version.
+    # A project has one version for its groups and servers.
     versions = {group_id: rule_set.version for rule_set in rule_sets.values() for group_id in rule_set.groups}
     filters = {group_filter.id: group_filter for group_filter in _rules(connection, versions)}
     named = {other: versions[group_filter.id] for group_filter in filters.values() for other in group_filter.named()}

@@ -132,7 +132,7 @@ def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int
     """Return resizes and cold migrations with ids above ``after`` that have waited for confirmation since ``before``.
     Migrations that cannot be confirmed now are left out: another operation runs on the server, or its old host is
     down."""
-    # These conditions are checked again when the confirmation is accepted.
+    # The acceptance of the confirmation checks these conditions again.
     there = liveness.host_up(TABLE.c.source_compute)
     ready = sa.exists().where(SERVERS.c.uuid == TABLE.c.instance_uuid, SERVERS.c.vm_state == states.RESIZED,
                               SERVERS.c.action_uuid.is_(None), SERVERS.c.deleted == sa.false())

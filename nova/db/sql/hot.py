@@ -120,7 +120,7 @@ class _Plan:
     def rows(self, description: Any, stored: list[Any]) -> list[Any]:
         """Return the rows of a result with this description as named tuples."""
         if self._described is None:
-            # One assignment, because several threads may have the first result.
+            # A single assignment, because several threads may have the first result.
             self._described = self._describe(description)
         make, processes = self._described
         rows = []

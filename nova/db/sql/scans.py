@@ -88,7 +88,7 @@ class Range:
             few = sa.select(self.table.c.id).where(self.prefix).limit(_ALL).subquery()
             statement = statement.select_from(rows_of(self.table, few))
         elif self.index is not None:
-            # Without the hint, MariaDB may choose another index with the same first columns, and must then sort.
+            # MariaDB may choose another index with the same first columns if it has no hint, and must then sort.
             for dialect in ("mysql", "mariadb"):
                 statement = statement.with_hint(self.table, f"FORCE INDEX ({self.index})", dialect)
         if isinstance(self.prefix, Mapping):
@@ -251,7 +251,7 @@ def distinct(connection: sa.Connection, column: sa.Column[Any], prefix: Prefix, 
     if not isinstance(prefix, Mapping):
         statement = statement.distinct()
     elif connection.dialect.name in ("mysql", "mariadb"):
-        # On MariaDB each round of a recursive statement takes a millisecond, but GROUP BY skips equal values.
+        # A round of a recursive statement takes a millisecond on MariaDB, but GROUP BY skips equal values.
         statement = statement.group_by(*(column.table.c[name] for name in prefix), column)
     else:
         statement = _next_values(column, prefix, most + 2)

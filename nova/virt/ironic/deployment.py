@@ -232,7 +232,7 @@ def _instance_info(instance: Instance, node: Node) -> dict[str, Any]:
                     if name.startswith("capabilities:")}
     values = {
         "image_source": instance.image_ref,
-        # Without image_type, Ironic 39 reads it from the image service, and a rebuild fails if this does not respond.
+        # Ironic 39 reads a missing image_type from the image service, and a rebuild fails if this does not respond.
         "image_type": image.get("img_type") or ("partition" if instance.kernel_id else "whole-disk"),
         "root_gb": str(flavor.root_gb), "swap_mb": str(flavor.swap), "ephemeral_gb": str(flavor.ephemeral_gb),
         "local_gb": str(node.properties.get("local_gb", 0)), "vcpus": str(flavor.vcpus),

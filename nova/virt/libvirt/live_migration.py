@@ -217,7 +217,7 @@ class _Watch:
         progress.post_copy = _in_post_copy(domain)
         size = progress.memory_total + progress.disk_total
         now = time.monotonic()
-        # In the beginning libvirt reports no sizes.
+        # libvirt reports no sizes in the beginning.
         if size and now - self._reported_at >= CONF.libvirt.live_migration_monitor_interval:
             self._reported_at = now
             self._last = progress

@@ -145,7 +145,7 @@ def _kill_remains(place: str, uid: int | None) -> None:
     if files.text_of(os.path.join(place, supervisor.KERNEL_PID)) is None:
         return  # The supervisor ended by itself, after all its descendants.
     if uid:
-        # One kill(-1): the host's kernel signals all processes of the user, so that none escapes by forking.
+        # A single kill(-1): the host's kernel signals all processes of the user, so that none escapes by forking.
         subprocess.run(["sh", "-c", "kill -9 -1"], user=uid, group=uid, extra_groups=[], cwd="/", env={},
                        timeout=_KILL_TIMEOUT, check=False)
     mine = os.stat(place)

@@ -61,7 +61,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
                 LOG.warning("[instance: %s] The guest exists: not restoring the virtual machine that an earlier move "
                             "renamed", uuid)
                 return
-            # One request: a killed process must not leave a machine that is not renamed any longer and not yet a guest.
+            # Define it by a single request: a killed process must leave the machine either renamed or a guest.
             self._guests.define_as(instance, aside.ref, restored=True)
 
     # --- destination -------------------------------------------------------------------------------

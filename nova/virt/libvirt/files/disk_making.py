@@ -65,7 +65,7 @@ def make_rescue(instance: Instance, image: Image, files: BootFiles, definition: 
         raise exception.InstanceNotRescuable(
             instance_id=instance.uuid, reason=f"image {image.id} is larger than the rescue disk, which may have "
                                               f"{most} GiB on this host")
-    # With a flavor without sizes, the disk gets the size of the image.
+    # The disk gets the size of the image, because the flavor has no sizes.
     bare = msgspec.structs.replace(instance.flavor, root_gb=0, ephemeral_gb=0, swap=0)
     rescued = msgspec.structs.replace(instance, image=image, flavor=bare, block_devices=[])
     builders = {disks.RENAMED[name]: build for name, build in _builders(rescued, files).items()
@@ -145,7 +145,7 @@ def _make_root(path: str, base: str, base_format: str, instance: Instance, alone
     if not os.path.isfile(base):
         raise exception.InvalidDiskInfo(reason="the server's image is not in the image cache of the host")
     have = virtual_size(base, base_format)
-    # With a flavor without a root disk, the disk gets the size of the image.
+    # The disk gets the size of the image if the flavor has no root disk.
     want = instance.flavor.root_gb * _GIB or have
     if have > want:
         raise disk_too_small(want, have)

@@ -143,7 +143,7 @@ def foreign(connection: libvirt.virConnect, host: Capabilities, settings: Settin
         mode, model = settings.cpu_mode, settings.cpu_model
         if mode is not None and (mode not in modes or (mode == "custom" and model not in models)):
             mode = None
-        # Without a mode, QEMU would use a 32-bit CPU for guests of 64-bit ARM.
+        # QEMU would use a 32-bit CPU for guests of 64-bit ARM if the mode were missing.
         if mode is None and "maximum" in modes and (settings.cpu_mode is not None or name == "aarch64"):
             mode = "maximum"
         architectures.append(GuestArchitecture(name, kind, mode, model if mode == "custom" else None, machines))

@@ -84,7 +84,7 @@ def container_xml(instance: Instance, config: GuestConfig, local: LocalDisks, vo
     element(boot, "initenv", "OpenStack Nova", name="product_name")
     features = element(domain, "features")
     element(element(features, "capabilities", policy="default"), "mknod", state="off")
-    # Without privnet, a container without interfaces would use the network of the host.
+    # A container that has no interfaces would use the network of the host if privnet were missing.
     element(features, "privnet")
     element(domain, "clock", offset="utc")
     element(domain, "on_poweroff", "destroy")

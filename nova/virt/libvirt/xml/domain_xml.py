@@ -122,7 +122,7 @@ def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Seq
         if local.ramdisk:
             element(boot, "initrd", local.ramdisk)
         root = f"root=/dev/{first.target}" if first is not None else ""
-        # On a busy host, Linux may find that the timer of an emulated CPU does not work, and panic.
+        # Linux may find on a busy host that the timer of an emulated CPU does not work, and panic.
         timer = "no_timer_check" if config.virt_type == "qemu" and config.is_x86 else ""
         consoles = f"console=tty0 console={config.platform.console}"
         element(boot, "cmdline", " ".join(filter(None, (root, consoles, timer, config.command_line))))
