@@ -179,7 +179,7 @@ case "${1:-all}" in
             tests -n 2 --dist loadfile -m 'not slow' $(grep ^tests/integration <<< "$selected")
         fi
         ;;
-    all) in_parallel third_group in_parallel second_group first_group_and_federator ;; # other kinds also run tests marked slow
+    all) in_parallel third_group in_parallel second_group first_group_and_federator ;; # other kinds run slow tests, too
     *)
         echo "usage: $0 [all|lint|unit|functional|integration|federator|crash|fuzz|bench] [pytest options] | changed [COMMIT]" >&2
         exit 2

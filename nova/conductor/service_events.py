@@ -40,7 +40,7 @@ _POWER_STATES = {"POWER_ON": states.RUNNING, "POWER_OFF": states.SHUTDOWN}
 # Seconds after which the list of hosts is read again if it was empty.
 _EMPTY = 60.0
 _PAGE = 500  # number of servers per query
-_RENEWALS = 5  # attempts to store the interfaces of a server that other tasks change at the same time
+_REFRESHES = 5  # attempts to store the interfaces of a server that other tasks change at the same time
 _ID = re.compile(r"[0-9a-fA-F-]{1,64}")  # a safe volume id: it cannot change the path of a request to the service
 
 
@@ -56,16 +56,16 @@ def process_network_events(engine: Engine, events: Iterable[ExternalEvent]) -> N
                          event.instance_uuid, event.tag, error)
     for uuid in sorted({event.instance_uuid for event in events if event.name in _CHANGED}):
         # All events share one queue, so that events of ten thousand servers do not delay the work of projects.
-        engine.in_background("", f"interfaces {uuid}", functools.partial(_renew, engine.core, uuid))
+        engine.in_background("", f"interfaces {uuid}", functools.partial(_refresh, engine.core, uuid))
 
 
-def _renew(core: Core, uuid: str) -> None:
+def _refresh(core: Core, uuid: str) -> None:
     """Copy the interfaces from the network service to the server's row. The next event repeats a failed update.
 
     The row is written only if it is unchanged since the ports were read. Otherwise the ports are read again: another
     task may have stored a newer state of the ports."""
     try:
-        for _attempt in range(_RENEWALS):
+        for _attempt in range(_REFRESHES):
             instance = core.db.read(lambda connection: servers.get(connection, uuid))
             if not instance.network_info:
                 return
@@ -74,7 +74,7 @@ def _renew(core: Core, uuid: str) -> None:
             if core.db.write(functools.partial(_store_interfaces, before=instance, refreshed=refreshed)):
                 return
         LOG.warning("[instance: %s] The interfaces changed during each of %d refreshes; the next network event or the"
-                    " periodic comparison with the ports refreshes them", uuid, _RENEWALS)
+                    " periodic comparison with the ports refreshes them", uuid, _REFRESHES)
     except exception.InstanceNotFound:
         LOG.debug("[instance: %s] Not refreshing the interfaces: the instance was deleted meanwhile", uuid)
     except exception.NovaException as error:
@@ -86,10 +86,11 @@ def _store_interfaces(connection: sa.Connection, before: Instance, refreshed: Ma
     now = servers.lock(connection, before.uuid).network_info
     if now != before.network_info:
         return False
-    renewed = [msgspec.structs.replace(vif, label=new.label, mtu=new.mtu, fixed_ips=new.fixed_ips, active=new.active,
-                                       floating=new.floating) if (new := refreshed.get(vif.id)) else vif for vif in now]
-    if renewed != now:
-        servers.update(connection, before.uuid, {"network_info": renewed})
+    interfaces = [
+        msgspec.structs.replace(vif, label=new.label, mtu=new.mtu, fixed_ips=new.fixed_ips, active=new.active,
+                                floating=new.floating) if (new := refreshed.get(vif.id)) else vif for vif in now]
+    if interfaces != now:
+        servers.update(connection, before.uuid, {"network_info": interfaces})
     return True
 
 

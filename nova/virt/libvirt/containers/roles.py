@@ -139,10 +139,6 @@ class Interfaces(_AfterStart, devices.Interfaces):
     """Hotplugged interfaces of containers."""
 
 
-class _BlockDevices(_AfterStart, devices.Volumes):
-    """Block devices of containers."""
-
-
 class Snapshots(Role, guest_driver.Snapshots):
     """Images of root file systems. The file system of a running container is frozen during the copy: programs that
     write to it wait."""
@@ -190,18 +186,17 @@ class Snapshots(Role, guest_driver.Snapshots):
             os.close(file_system)
 
 
-class Volumes(devices.HotplugRole, guest_driver.Volumes):
+class Volumes(_AfterStart, devices.Volumes):
     def __init__(self, guests: Containers) -> None:
         super().__init__(guests)
         self._containers = guests
-        self._volumes = _BlockDevices(guests)
 
     def attach(self, instance: Instance, device: BlockDevice) -> None:
         if device.connection is None:
             raise exception.InvalidDiskInfo(reason=f"volume {device.volume_id} is not connected to the host")
         had_loop = loop_devices.device(instance.uuid, serial_of(device)) is not None
         try:
-            self._volumes.attach(instance, self._containers.as_block_device(instance.uuid, device))
+            super().attach(instance, self._containers.as_block_device(instance.uuid, device))
         except Exception:
             if not had_loop:
                 loop_devices.release(instance.uuid, serial_of(device))
@@ -214,7 +209,7 @@ class Volumes(devices.HotplugRole, guest_driver.Volumes):
         # The kernel does not remove a mounted device: the container would continue writing to the detached volume.
         if block_device and loop_devices.is_mounted(block_device) and self._guests.is_active(uuid):
             raise exception.DeviceDetachFailed(device=f"volume {device.volume_id}", reason="its file system is mounted")
-        self._volumes.detach(instance, device)
+        super().detach(instance, device)
         loop_devices.release(uuid, serial)
 
     def extend(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
