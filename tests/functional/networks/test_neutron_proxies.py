@@ -31,7 +31,7 @@ def test_networks_of_the_project_and_shared_networks_are_shown(admin, member, ne
     shown = member.get("/os-networks", version=OLD)["networks"]
     assert {(network["id"], network["label"]) for network in shown} == {(blue, "blue"), (shared, "shared")}
     assert {network[name] for network in shown for name in ("cidr", "netmask", "gateway", "broadcast")} == {None}
-    assert neutron.calls[-1] == ("GET", "networks", "m:p")
+    assert ("GET", "networks", "m:p") in neutron.calls
     assert admin.get(f"/os-networks/{blue}", version=OLD)["network"]["label"] == "blue"
     assert member.get(f"/os-tenant-networks/{blue}", version=OLD)["network"] == {
         "id": blue, "label": "blue", "cidr": None}

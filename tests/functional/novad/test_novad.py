@@ -101,7 +101,7 @@ def test_errors_are_reported_with_their_exit_codes(node):
     node.server.stop()
     assert "is novad serve running there?" in node.nova("info", code=4).err
     assert "not an address" in node.nova("--addr", "here", "info", code=2).err
-    assert "without TLS the secret" in node.nova("--addr", "tcp://192.0.2.1:1", "info", code=2).err
+    assert "use tls://192.0.2.1:1: without TLS" in node.nova("--addr", "tcp://192.0.2.1:1", "info", code=2).err
 
 
 def test_backups_are_created_listed_restored_and_pruned(node):

@@ -59,7 +59,7 @@ def test_compute_refuses_a_database_of_another_deployment(nova: Cluster) -> None
     before = guests(nova)
     restart_on(nova, nova.directory / "wrong.sqlite")
     said = refusal(nova)
-    assert said.count("Host compute-1 must not start: it belongs to deployment") == 1
+    assert said.count("The service of host compute-1 must not start: it belongs to deployment") == 1
     assert said.endswith('remove the file "deployment" in its state_path.')
     assert "nova-compute" not in {service["binary"] for service in nova.api.get("/os-services")["services"]}
     assert guests(nova) == before

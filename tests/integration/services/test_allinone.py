@@ -47,5 +47,5 @@ def test_allinone_refuses_another_database_in_one_line(tmp_path: pathlib.Path) -
     process.start()
     eventually(lambda: not process.running(), 60, "nova-allinone has exited")
     *_, last = process.log.read_text().splitlines()
-    assert re.fullmatch(r"nova-allinone: Host \S+ must not start: it belongs to deployment .*", last)
+    assert re.fullmatch(r"nova-allinone: The service of host \S+ must not start: it belongs to deployment .*", last)
     assert "Traceback" not in process.log.read_text()
