@@ -64,7 +64,7 @@ def _messages(_folder: pathlib.Path) -> _Prices:
         payload = "x" * size
         signed = {**wire, message_signing.FIELD: master.sign(address, wire, payload)}
         prices += [
-            (f"seal_{name}_us", lambda payload=payload: master.sign(address, wire, payload), 2000),
+            (f"sign_{name}_us", lambda payload=payload: master.sign(address, wire, payload), 2000),
             (f"check_{name}_us", lambda payload=payload, signed=signed:
              host.verified_sender(address, signed, payload), 2000)]
     return prices

@@ -141,7 +141,7 @@ _BY_OPERATION: _Columns = (
 _BY_READ: _Columns = (("alone", "{}_ms"), ("p99", "{}_p99_ms"), ("/s at 8", "{}_rps"), ("CPU", "{}_cpu_ms"))
 _BY_FAIRNESS: _Columns = (("alone s", "fair_{}_alone_s"), ("beside p50 s", "fair_{}_p50_s"), ("worst s", "fair_{}_s"))
 _BY_PRICE: _Columns = (("us", "{}_us"), ("ms", "{}_ms"))
-_PRICES = ("seal_300", "check_300", "seal_20000", "check_20000", "request", "rate_limits", "encrypt", "decrypt",
+_PRICES = ("sign_300", "check_300", "sign_20000", "check_20000", "request", "rate_limits", "encrypt", "decrypt",
            "inspect", "search_text", "search_expression")
 _BY_HOSTS: _Columns = (("select 1", "select_1_of_{}_ms"), ("select 1000", "select_1000_on_{}_ms"))
 

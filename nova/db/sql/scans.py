@@ -49,7 +49,10 @@ def _as_null(_element: Constant, _compiling: Any, **_options: Any) -> str:
 
 
 class Driven(selectable.Join):
-    """A join that reads its left side first. For SQLite this must be stated (CROSS JOIN)."""
+    """A join of a subquery with a table, in which each row of the subquery selects a row of the table by its key.
+    SQLite keeps the order of a CROSS JOIN. PostgreSQL chooses by statistics that lack the newest rows, and before the
+    first statistics it takes a table for empty and reads all of it for each row of the subquery. OFFSET 0 avoids
+    this."""
 
     inherit_cache = True
 
@@ -59,11 +62,13 @@ def _as_join(element: Driven, compiling: Any, **options: Any) -> str:
     return str(compiling.visit_join(element, **options))
 
 
-@compiler.compiles(Driven, "sqlite")
-def _as_cross_join(element: Driven, compiling: Any, **options: Any) -> str:
-    left, right, on = (compiling.process(part, **{**options, "asfrom": True}) for part in (
+@compiler.compiles(Driven, "sqlite", "postgresql")
+def _as_lookup(element: Driven, compiling: Any, **options: Any) -> str:
+    ids, table, on = (compiling.process(part, **{**options, "asfrom": True}) for part in (
         element.left, element.right, element.onclause))
-    return f"{left} CROSS JOIN {right} ON {on}"
+    if compiling.dialect.name == "sqlite":
+        return f"{ids} CROSS JOIN {table} ON {on}"
+    return " ".join((ids, "CROSS JOIN LATERAL (SELECT * FROM", table, "WHERE", on, "OFFSET 0) AS", table))
 
 
 @dataclasses.dataclass(frozen=True)
