@@ -50,9 +50,8 @@ def _as_null(_element: Constant, _compiling: Any, **_options: Any) -> str:
 
 class Driven(selectable.Join):
     """A join of a subquery with a table, in which each row of the subquery selects a row of the table by its key.
-    SQLite keeps the order of a CROSS JOIN. PostgreSQL chooses by statistics that lack the newest rows, and before the
-    first statistics it takes a table for empty and reads all of it for each row of the subquery. OFFSET 0 avoids
-    this."""
+    SQLite keeps the order of a CROSS JOIN. PostgreSQL chooses by statistics that lack the newest rows, and without
+    statistics it takes a table for empty and reads all of it for each row of the subquery. OFFSET 0 avoids this."""
 
     inherit_cache = True
 
