@@ -77,12 +77,12 @@ OPTIONS = {
                     "(needs spice_tls in qemu.conf). Clients of spice-direct consoles can use TLS, but not "
                     "nova-spicehtml5proxy. Read by nova-compute."),
         cfg.StrOpt("image_compression", choices=["auto_glz", "auto_lz", "quic", "glz", "lz", "off"],
-                   help="Lossless compression of screen contents. Unset: the default of QEMU. Read by nova-compute."),
+                   help="Lossless compression of SPICE images. Unset: the default of QEMU. Read by nova-compute."),
         cfg.StrOpt("jpeg_compression", choices=["auto", "never", "always"],
-                   help="Lossy compression of screen contents. Unset: the default of QEMU. Read by nova-compute."),
+                   help="Lossy compression of SPICE images. Unset: the default of QEMU. Read by nova-compute."),
         cfg.StrOpt("zlib_compression", choices=["auto", "never", "always"],
-                   help="Additional zlib compression of screen contents. Unset: the default of QEMU. Read by "
-                        "nova-compute."),
+                   help="Additional zlib compression of SPICE images. Unset: the default of QEMU. Read "
+                        "by nova-compute."),
         cfg.BoolOpt("playback_compression", help="Compress sound. Unset: the default of QEMU. Read by nova-compute."),
         cfg.StrOpt("streaming_mode", choices=["filter", "all", "off"], help="Selection of screen areas that are sent "
                    "as video streams. Unset: the default of QEMU. Read by nova-compute."),

@@ -62,7 +62,7 @@ def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Envir
     if host is not None:
         environ["HTTP_HOST"] = host
     if "HTTP_TRANSFER_ENCODING" in environ and ("CONTENT_LENGTH" in environ or request.http_version == b"1.0"):
-        raise Refused(400, "A request has either a Content-Length or a Transfer-Encoding.")
+        raise Refused(400, "A request must not have both a Content-Length and a Transfer-Encoding.")
     return environ
 
 

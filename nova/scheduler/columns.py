@@ -56,7 +56,7 @@ class Pool:
         return code
 
     def drop(self, code: int) -> None:
-        """Decrement the use count of this code."""
+        """Record that one row less holds the value of this code. The code of a value without rows can be reused."""
         self._uses[code] -= 1
         if not self._uses[code]:
             del self._codes[self._key(self.values[code])]

@@ -109,7 +109,7 @@ class Engine:
                       updated_at=clock.now())
 
     def submit(self, ctx: context.RequestContext, run: Run) -> None:
-        """Advance a run in the background."""
+        """Advance the run of an operation in a background thread."""
         self._run_later(self.executor.advance, ctx, run)
 
     def _submit_taken(self, ctx: context.RequestContext, run: Run, host_lost: bool) -> None:

@@ -105,8 +105,8 @@ class Recovery:
             try:
                 self.core.db.write(lambda connection: self._postpone(connection, action))
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] Cannot postpone the takeover, the next check tries it again: %s",
-                            action.instance_uuid, error)
+                LOG.warning("[instance: %s] Cannot postpone the takeover of operation %s, retrying at the next check: "
+                            "%s", action.instance_uuid, action.action, error)
 
     @staticmethod
     def _postpone(connection: sa.Connection, action: Action) -> None:

@@ -177,7 +177,7 @@ class Counts(Check):
         nodes = connection.execute(sa.select(
             NODES.c.uuid, NODES.c.host, NODES.c.hypervisor_hostname, NODES.c.num_instances, NODES.c.num_io_ops)
             .where(NODES.c.uuid.in_(keys)).order_by(NODES.c.uuid)).all()
-        # Both forms of the condition have an index; allocations.ROOT has none.
+        # Each part of the condition has an index; the expression allocations.ROOT has none.
         of_these = sa.or_(CLAIMS.c.root_uuid.in_(keys),
                           sa.and_(CLAIMS.c.root_uuid.is_(None), CLAIMS.c.provider_uuid.in_(keys)))
         claims: dict[str, int] = dict(connection.execute(

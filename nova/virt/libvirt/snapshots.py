@@ -38,7 +38,7 @@ class CopyRoom:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Path of a running copy of known size -> reserved bytes.
+        # Path of the target of a copy in progress -> bytes reserved for it. Copies of unknown size are missing.
         self._promised: dict[str, int] = {}
 
     def check(self, place: str) -> None:
