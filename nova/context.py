@@ -17,8 +17,7 @@ class RequestContext(context.RequestContext):
 
     The token is sent to conductors only, with the calls that declare it (:func:`nova.bus.with_token`), and is never
     stored. It authorizes requests to external services in the name of the caller. All other requests use the
-    credentials of Nova, so that an operation can be resumed after the token has expired.
-    """
+    credentials of Nova, so that an operation can be resumed after the token has expired."""
 
     # roles and is_admin are for policies; the other fields identify the caller in logs, rows and actions.
     FIELDS = ("request_id", "global_request_id", "user_id", "project_id", "roles", "is_admin",

@@ -1,8 +1,7 @@
 """Reads secrets from the key manager (Barbican, through castellan) with the caller's own token.
 
 The group [key_manager] selects the back end. Castellan is imported at first use, so that a deployment without a key
-manager does not need it.
-"""
+manager does not need it."""
 
 import logging
 import threading

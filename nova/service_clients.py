@@ -1,8 +1,7 @@
 """HTTP clients for other OpenStack services, with Keystone authentication.
 
 Each service is a group of nova.conf with the options of keystoneauth: the credentials of Nova itself and the endpoint.
-Connections are opened at first use in each process and shared by its threads.
-"""
+Connections are opened at first use in each process and shared by its threads."""
 
 import contextlib
 import logging
@@ -77,8 +76,7 @@ class ServiceClient:
     """An HTTP client for the service that the ``group`` of nova.conf configures.
 
     ``defaults``: keyword arguments of keystoneauth's adapter, for what the options of the group leave open.
-    ``versions``: version suffixes ("/v2") that are removed from the endpoint in the catalog.
-    """
+    ``versions``: version suffixes ("/v2") that are removed from the endpoint in the catalog."""
 
     def __init__(self, group: str, defaults: dict[str, Any], versions: tuple[str, ...] = ()) -> None:
         register_external_services()
@@ -154,9 +152,8 @@ class ServiceClient:
 def decode_response(response: requests.Response, shape: Any, key: str = "") -> Any:
     """Return the JSON body of a response, or its value under ``key``.
 
-    ``shape``: a type that msgspec can check; further fields are allowed. Malformed data must not get into the
-    database, where nothing could read them. Raises Unreachable if the body does not have this shape.
-    """
+    ``shape``: a type that msgspec can check; further fields are allowed. Malformed data must not get into the database,
+    where nothing could read them. Raises Unreachable if the body does not have this shape."""
     compile_once(shape)
     try:
         body = msgspec.json.decode(response.content, type=dict[str, Any])

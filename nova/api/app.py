@@ -221,8 +221,7 @@ def _path(environ: Environ) -> str:
 def _segments(environ: Environ, path: str) -> list[str]:
     """Return the decoded segments of the path. An encoded slash is a character of its segment.
 
-    ``path`` has encoded slashes as they are in the URL. Raises UnicodeDecodeError.
-    """
+    ``path`` has encoded slashes as they are in the URL. Raises UnicodeDecodeError."""
     segments = path.split("/")
     raw = environ.get("REQUEST_URI", "").partition("?")[0].split("/")[-len(segments):]
     if "%2F" in path and len(raw) == len(segments):

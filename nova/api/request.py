@@ -31,9 +31,8 @@ class Request:
 
     ``version``: the microversion (a minor number); ``legacy``: True for /v2. ``params``: the values of the path
     template. ``query``: declared query parameters, each a list of texts. ``body``: the validated body. ``project``: the
-    project in the URL, if any. ``headers``: the headers that the handler declares, if present. ``clients``: RPC
-    clients of the other services. ``host_url``: the URL with which links begin.
-    """
+    project in the URL, if any. ``headers``: the headers that the handler declares, if present. ``clients``: RPC clients
+    of the other services. ``host_url``: the URL with which links begin."""
 
     __slots__ = ("_allowed", "_creds", "body", "clients", "ctx", "headers", "host_url", "legacy", "params", "project",
                  "query", "query_string", "version")
@@ -60,8 +59,7 @@ class Request:
     def allowed(self, rule: str, target: Mapping[str, Any] | None = None) -> bool:
         """Return True if the rule allows the caller to access ``target``.
 
-        ``target`` None: a resource of the caller's project; this result is cached for the request.
-        """
+        ``target`` None: a resource of the caller's project; this result is cached for the request."""
         if target is not None:
             return policies.allowed(self.ctx, rule, target, self.credentials())
         answer = self._allowed.get(rule)
@@ -145,8 +143,7 @@ class Request:
         """Return the answer with a link to the next page as ``key``, if this page is full (from version ``since``).
 
         ``marker``: the attribute of an item that is its marker; ``path``: the path of the list. ``cut_at``: the marker
-        for the next page if this page was cut before ``limit`` items.
-        """
+        for the next page if this page was cut before ``limit`` items."""
         last = cut_at or (str(getattr(items[-1], marker)) if items and len(items) >= limit else None)
         if last is not None and self.version >= since:
             pairs = [(name, value) for name, values in self.query.items() if name != "marker" for value in values]

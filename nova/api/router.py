@@ -37,8 +37,7 @@ def accepts(query: fields.Query | None = None, body: fields.Type | None = None, 
     """Declare the query parameters, the body and the headers that a handler accepts, and its response.
 
     For OpenAPI: ``errors`` are its error statuses besides 400, 401, 403 and 404. ``statuses`` are its success statuses,
-    if there are several. ``located`` is the last version in which the response has the header Location.
-    """
+    if there are several. ``located`` is the last version in which the response has the header Location."""
     def mark(handler: Handler) -> Handler:
         handler.spec = Spec(query, body, answer, errors, headers, statuses, located)  # type: ignore[attr-defined]
         return handler

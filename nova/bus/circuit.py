@@ -1,8 +1,7 @@
 """A circuit breaker for each topic: while no server answers, calls fail immediately and do not block their threads.
 
 The circuit opens when the broker reports no consumer, or when calls and pings got no reply. While it is open, a ping
-per second detects when a server answers again.
-"""
+per second detects when a server answers again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Declarations of RPC interfaces: classes with typed methods marked ``@call``, ``@cast`` or ``@fanout``.
 
 Client proxies and server endpoints are derived from the same declaration. msgspec encodes and validates payloads by the
-declared types.
-"""
+declared types."""
 
 import base64
 import dataclasses

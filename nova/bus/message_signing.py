@@ -9,8 +9,7 @@ RabbitMQ's validated user_id is not used: authorization would depend on the conf
 lost by shovels, federation and other brokers.
 
 A signature lists the context fields that it covers: all context fields of the sender's release. So releases with
-different fields work together. Fields that the receiver evaluates must be covered.
-"""
+different fields work together. Fields that the receiver evaluates must be covered."""
 
 from __future__ import annotations
 

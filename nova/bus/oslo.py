@@ -1,8 +1,7 @@
 """The only module that uses private API of oslo.messaging. tests/unit/bus/test_oslo.py names and tests each use.
 
 A driver for oslo.messaging must derive from classes that oslo.messaging keeps in a private module, and a transport
-gives no public access to its driver.
-"""
+gives no public access to its driver."""
 
 import contextlib
 import sys

@@ -1,8 +1,7 @@
 """A publisher of notifications through oslo.messaging's drivers ([oslo_messaging_notifications]driver).
 
 oslo.messaging's own Notifier assigns a new message id on each attempt and only logs failures. This publisher keeps the
-id of the message, so that receivers can recognize duplicates, and raises an error on failure.
-"""
+id of the message, so that receivers can recognize duplicates, and raises an error on failure."""
 
 from collections.abc import Iterable
 from typing import Any

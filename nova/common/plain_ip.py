@@ -2,8 +2,7 @@
 
 The ipaddress module accepts "fe80::1%zone" with any zone, even with line breaks, and prints it unchanged. In commands
 of packet filters or files of a DHCP server such text would allow injection. Therefore this module alone parses
-addresses (checked by tests/unit/test_house.py).
-"""
+addresses (checked by tests/unit/test_house.py)."""
 
 import ipaddress
 

@@ -4,8 +4,7 @@ The secrets are passwords while a server is built, and keys of encrypted volumes
 has one key per line: the first key encrypts, every key decrypts. To replace a key, add a new key at the end of the file
 of every conductor, then move it to the first line everywhere. Remove the old key when all builds that started before
 the change have ended and ``nova-manage db renew_secrets`` changes nothing more. A missing file is created, which
-suffices while one machine runs conductors; several machines need copies of the same file.
-"""
+suffices while one machine runs conductors; several machines need copies of the same file."""
 
 from __future__ import annotations
 

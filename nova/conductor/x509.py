@@ -1,8 +1,7 @@
 """Creation of X.509 root certificates, client certificates and certificate revocation lists (CRLs), all as PEM.
 
 Keys are NIST P-256, which every TLS library supports. A conductor generates the key within its transaction, in less
-than a millisecond of CPU time; an RSA 2048 key would take tens of milliseconds.
-"""
+than a millisecond of CPU time; an RSA 2048 key would take tens of milliseconds."""
 
 import datetime
 from collections.abc import Iterable

@@ -1,9 +1,8 @@
 """Version counters that order the messages to hosts: of two messages the one with the greater version is newer.
 
 A change increases the counter in its own transaction; the row of the counter is locked until the commit, so that the
-order of versions is the order of the changes. A reader reads first the version and then the data, so the data are
-at least as new as their version.
-"""
+order of versions is the order of the changes. A reader reads first the version and then the data, so the data are at
+least as new as their version."""
 
 import sqlalchemy as sa
 

@@ -2,8 +2,7 @@
 
 An error is a class with an HTTP status (``code``), a message template and named arguments that JSON can represent.
 Services send errors to each other by class name and arguments, and the receiver raises the same error. Other exceptions
-are sent as :class:`InternalError`; their details are in the log of the service that raised them.
-"""
+are sent as :class:`InternalError`; their details are in the log of the service that raised them."""
 # ruff: noqa: F403
 
 from nova.exception.base import *

@@ -47,8 +47,7 @@ class State(enum.Enum):
 class Loop(Protocol):
     """The interface of the event loop for a connection. All methods may be called from any thread.
 
-    ``leaving``: every connection ends with its next response. ``environ``: the WSGI variables of all requests.
-    """
+    ``leaving``: every connection ends with its next response. ``environ``: the WSGI variables of all requests."""
 
     limits: Limits
     leaving: bool

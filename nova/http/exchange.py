@@ -13,8 +13,7 @@ class Exchange:
 
     ``header_size``, ``body_size``: maximum bytes of the request line with headers, and of a body; ``lenient``: see
     :func:`messages.environ_of`. ``environ`` is None until the headers are complete. ``too_long``: the body is longer
-    than ``body_size``, and is not read; the environment contains only its length.
-    """
+    than ``body_size``, and is not read; the environment contains only its length."""
 
     __slots__ = ("_body_size", "_h11", "_header_size", "_keep", "_lenient", "_raw", "_tail", "_usual", "body",
                  "environ", "too_long")

@@ -1,7 +1,6 @@
 """Conversion between HTTP messages and WSGI.
 
-This module refuses messages that h11 accepts, but that a proxy in front of the server might interpret differently.
-"""
+This module refuses messages that h11 accepts, but that a proxy in front of the server might interpret differently."""
 
 from __future__ import annotations
 

@@ -51,8 +51,7 @@ class Server:
     After stop() the server runs for ``linger`` more seconds and closes every connection after its response. Then it
     accepts no connections, and requests in progress have ``timeout`` seconds. ``last``: returns True if no other
     process continues to serve the socket. A request whose client disconnects before a thread is free is not executed.
-    ``error_body``: returns the body of the response to an invalid request. ``secure``: the TLS context, or None.
-    """
+    ``error_body``: returns the body of the response to an invalid request. ``secure``: the TLS context, or None."""
 
     def __init__(self, shared: socket.socket, application: Wsgi, threads: int, limits: Limits,
                  error_body: messages.ErrorBody, linger: float = 0.0, last: Callable[[], bool] = lambda: True,
@@ -316,8 +315,7 @@ def shut_to_newcomers(listening: socket.socket) -> None:
 
     Closing a socket resets the connections in its queue, and a client may connect after the last accept(). New
     connections are not refused but ignored: the client's kernel retries after a second, and then the socket is closed
-    or replaced by that of a new process.
-    """
+    or replaced by that of a new process."""
     program = ctypes.create_string_buffer(_NO_SYN)
     with contextlib.suppress(OSError):  # A kernel without filters resets connections that arrive now.
         listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER,

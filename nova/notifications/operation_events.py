@@ -21,8 +21,7 @@ class PhasedEvent:
     ``at``: the field of the operation's data with the host of the publisher. ``fails``: True if the event has an error
     phase; otherwise a failure emits no notification. ``when``: a field of the data that must be true. ``undo``: True
     for the compensations of the steps, in reverse order. ``binary``: the publisher if a host executes the steps;
-    ``local``: the publisher otherwise.
-    """
+    ``local``: the publisher otherwise."""
 
     event: str
     first: str

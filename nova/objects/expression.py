@@ -2,8 +2,7 @@
 
 RE2 matches in a time that is linear in the text. A text that contains the expression literally matches, too, because
 names like "vm (test)" are rarely meant as expressions. Expressions that RE2 does not support ("c++", "web[1",
-backreferences, look-around) or that are expensive to compile are searched as plain text only.
-"""
+backreferences, look-around) or that are expensive to compile are searched as plain text only."""
 
 import contextlib
 import functools

@@ -107,8 +107,7 @@ class Heartbeat(Interface, topic=HEARTBEATS, namespace="heartbeat", former_topic
         ``belongs_to`` is the deployment in which the host registered last, ``returning`` is True if the host had a row
         in this deployment. Raises HostIdentityMismatch, and the service must not start, if the database has another
         machine with this name or this machine with another name, belongs to another deployment, or has no row of a
-        ``returning`` host.
-        """
+        ``returning`` host."""
 
     @by_hosts
     @slow_call(5)

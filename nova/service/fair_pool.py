@@ -1,8 +1,7 @@
 """A thread pool and a semaphore with fair scheduling per project.
 
-Each kind of work has its own threads, and within a kind projects are served round robin. So ten thousand servers of
-one project do not delay the single server of another project, and builds do not delay power actions or deletions.
-"""
+Each kind of work has its own threads, and within a kind projects are served round robin. So ten thousand servers of one
+project do not delay the single server of another project, and builds do not delay power actions or deletions."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A limit is a number of requests in a number of seconds; a client that was idle may send all of them at once. For each
 client one time is stored, at which its whole allowance is available again. The table is in memory that all workers of a
-service share (it is made before they fork), so that a limit applies to the host and not to each worker.
-"""
+service share (it is made before they fork), so that a limit applies to the host and not to each worker."""
 
 import functools
 import hashlib

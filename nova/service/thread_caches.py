@@ -13,8 +13,7 @@ def disable() -> None:
     Returns if the caches are already disabled or the C library has none. glibc caches up to seven freed blocks of each
     size up to 1032 bytes per thread, which is up to 170 KiB for each of some sixty threads. malloc_trim does not return
     this memory, and only the environment at the start of a program can disable the caches. Call it first in main(),
-    before slow imports. A value of the operator in the environment is not changed.
-    """
+    before slow imports. A value of the operator in the environment is not changed."""
     tunables = os.environ.get(_VARIABLE, "")
     if _TUNABLE in tunables or not sys.executable or "CS_GNU_LIBC_VERSION" not in os.confstr_names:
         return

@@ -2,8 +2,7 @@
 
 oslo.messaging creates the spans of calls and casts and passes the trace between services. Operations that continue
 after their request store the span of the request (:func:`traceparent`). If tracing is disabled (the default),
-OpenTelemetry is not imported, and each function of this module costs one comparison.
-"""
+OpenTelemetry is not imported, and each function of this module costs one comparison."""
 
 import contextlib
 import importlib.util

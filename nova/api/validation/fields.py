@@ -105,9 +105,8 @@ class Changing(Type):
 class Field:
     """A property: its type, the versions in which it exists, and whether it is required (from a version).
 
-    ``single``: the version from which a query parameter may be given only once. ``gap``: the first and the last
-    version of an interval in which the property does not exist.
-    """
+    ``single``: the version from which a query parameter may be given only once. ``gap``: the first and the last version
+    of an interval in which the property does not exist."""
 
     type: Type
     since: int = 0
@@ -225,8 +224,7 @@ class Query(Type):
 class Out:
     """A key of a response. ``get(object, request)`` returns its value, or ABSENT to omit the key.
 
-    Without ``get`` the value is the attribute of the same name.
-    """
+    Without ``get`` the value is the attribute of the same name."""
 
     __slots__ = ("get", "name", "since", "type", "until")
 

@@ -1,7 +1,6 @@
 """The keywords of JSON Schema (2020-12) that the API's schemas use, each compiled to a function.
 
-Numbers may come as strings of digits: ``minimum``, ``maximum`` and ``exclusiveMinimum`` compare those, too.
-"""
+Numbers may come as strings of digits: ``minimum``, ``maximum`` and ``exclusiveMinimum`` compare those, too."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ _LONGEST_BACKTRACKING = 255
 class Failure:
     """A value that violates a keyword of its schema. ``path``: the names and indexes that lead to the value.
 
-    ``alternatives``: if ``oneOf`` or ``anyOf`` failed, the failure of each alternative, with paths from ``value``.
-    """
+    ``alternatives``: if ``oneOf`` or ``anyOf`` failed, the failure of each alternative, with paths from ``value``."""
 
     __slots__ = ("_reason", "alternatives", "cause", "path", "value")
 
@@ -104,8 +102,7 @@ def _size(kind: type[str | list[Any] | dict[str, Any]], fits: Callable[[int, int
           special: tuple[int, str]) -> Any:
     """Return the maker of a keyword that limits the length of strings, lists or objects.
 
-    ``words``: text of the error message; ``special``: a limit that has another text.
-    """
+    ``words``: text of the error message; ``special``: a limit that has another text."""
     def make(limit: int, _schema: dict[str, Any]) -> Check:
         said = special[1] if limit == special[0] else words
         return lambda value: None if not isinstance(value, kind) or fits(len(value), limit) else Failure(
@@ -166,8 +163,7 @@ def _format(name: str, _schema: dict[str, Any]) -> Check:
 def matcher(patterns: tuple[str, ...]) -> Callable[[str], list[int] | None]:
     """Return a function that returns the indexes of the ``patterns`` found in a text, or None.
 
-    The function's time is linear in the text. Raises re2.error for a pattern that RE2 does not support.
-    """
+    The function's time is linear in the text. Raises re2.error for a pattern that RE2 does not support."""
     options = re2.Options()
     options.log_errors = False
     compiled_set = re2.Set.SearchSet(options)

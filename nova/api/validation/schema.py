@@ -1,9 +1,8 @@
 """JSON Schema validation with the peculiarities of the Compute API, in time linear in the size of the input.
 
 A schema becomes one function per keyword. The cheap keywords (types, lengths, counts) run before those that read the
-whole value, and checking ends at the first failure. Patterns run on RE2, in linear time, and unique items are found
-by their hashes. tests/unit/api/test_validation_costs.py measures every keyword of every schema on long input.
-"""
+whole value, and checking ends at the first failure. Patterns run on RE2, in linear time, and unique items are found by
+their hashes. tests/unit/api/test_validation_costs.py measures every keyword of every schema on long input."""
 
 from typing import Any
 

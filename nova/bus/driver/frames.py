@@ -1,8 +1,7 @@
 """AMQP 0-9-1 frames of messages: publishing, delivery and acknowledgement.
 
 py-amqp needs most of its time for these frames, because it supports all properties and methods. Nova's messages have a
-fixed form. All other frames (log-in, channels, queues, heartbeats) are py-amqp's.
-"""
+fixed form. All other frames (log-in, channels, queues, heartbeats) are py-amqp's."""
 
 import struct
 

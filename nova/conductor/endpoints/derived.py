@@ -3,8 +3,7 @@
 An endpoint is a subclass of the interface that it implements. mypy compares the types of their methods; the bus passes
 arguments by name, so parameters have the names of the interface (tests/functional/api/test_endpoints.py compares them).
 ``reads`` and ``writes`` derive a method from a function of nova.db that runs in a transaction of its own. The function
-takes the connection, then the parameters of the interface's method under the same names.
-"""
+takes the connection, then the parameters of the interface's method under the same names."""
 
 import operator
 from collections.abc import Callable, Sequence

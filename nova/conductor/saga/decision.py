@@ -69,8 +69,7 @@ class Transition:
     newest failure for the journal; None: the journal does not change. ``data``: the data that hooks changed, or None.
     ``deferred``: cleanups to run after the action has ended. ``retries``: the operation continues forwards after
     compensations. ``guest_lost``: the power state of the guest is unknown. ``waits``: the action waits for the return
-    of the step's host, and nothing else changes.
-    """
+    of the step's host, and nothing else changes."""
 
     step: Step | None
     undoing: bool

@@ -1,7 +1,7 @@
 """Deferred cleanup of external services, after the operation that called them has ended.
 
-An external service may complete a call late: after the operation of the call was superseded and compensated. The row
-of the ended action therefore stores the cleanup (``lease_until`` is then the time at which the cleanup is due), in the
+An external service may complete a call late: after the operation of the call was superseded and compensated. The row of
+the ended action therefore stores the cleanup (``lease_until`` is then the time at which the cleanup is due), in the
 transaction that supersedes the action. Any conductor runs the cleanup after the duration of a lease, and again when the
 late call returns, until the service has answered. A compensation that was given up because its service was unavailable
 for too long is stored and repeated in the same way.
@@ -9,8 +9,7 @@ for too long is stored and repeated in the same way.
 A known limit: the cleanup of an attachment in Cinder finds the attachment by server and volume. If a user attaches the
 same volume to the same server between the check of the server and the deletion one call later, the new attachment is
 deleted. The attach operation fails and is compensated if it had not yet updated its attachment. If it had, the user
-must detach the volume and attach it again. Embedded volumes need no deferred cleanup.
-"""
+must detach the volume and attach it again. Embedded volumes need no deferred cleanup."""
 
 import contextlib
 import functools

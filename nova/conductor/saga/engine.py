@@ -3,8 +3,7 @@
 Each advance is one transaction, fenced by the attempt of the action. If the process, a message or the host is lost
 after a commit, the lease of the action ends and a conductor continues. Parts: acceptance
 (:mod:`nova.conductor.acceptance`), execution (:mod:`nova.conductor.saga.step_executor`), and takeover after ended
-leases (:mod:`nova.conductor.saga.recovery`).
-"""
+leases (:mod:`nova.conductor.saga.recovery`)."""
 
 import contextlib
 import functools

@@ -2,8 +2,7 @@
 
 The transaction is fenced by the attempt of the action. It writes the results of a step, the instance and the next step
 together. Messages follow the commit and may get lost: the lease of the action then ends and a conductor continues, so a
-lost message never fails a step.
-"""
+lost message never fails a step."""
 
 import datetime
 import functools

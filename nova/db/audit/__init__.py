@@ -4,8 +4,7 @@ The package serves ``nova-manage audit`` and the tests that inject faults. An in
 :class:`~nova.db.audit.base.Check`, named in ``CHECKS``. A finding that can be repaired automatically has a repair. An
 audit can run while the services run. It examines a page of records at a time, in a short transaction without locks.
 Since a record can change between two queries, each inconsistent record is examined again while its rows are locked.
-Only confirmed findings are reported. A repair uses the values of the locked rows.
-"""
+Only confirmed findings are reported. A repair uses the values of the locked rows."""
 
 import dataclasses
 import functools

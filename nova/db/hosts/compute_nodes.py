@@ -69,12 +69,11 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
     """Update the nodes of a host from a report of its driver; only differences are written.
 
     ``nodes``: all nodes of the host with uuids after ``after`` and up to ``upto`` (None: to the end). Stored nodes in
-    this range that are missing in the report are removed, unless they have claims. The number of statements grows
-    with the number of changed nodes only.
-    Raises HostBinaryNotFound (nova-compute never registered), InvalidInput (a node uuid with another name, a provider
-    of another host, duplicates, or a violation of the limits in nova.objects.hosts.node) and NodeOfAnotherHost (a node
-    of another host that has claims or, unless ``trusted``, whose host is up).
-    """
+    this range that are missing in the report are removed, unless they have claims. The number of statements grows with
+    the number of changed nodes only. Raises HostBinaryNotFound (nova-compute never registered), InvalidInput (a node
+    uuid with another name, a provider of another host, duplicates, or a violation of the limits in
+    nova.objects.hosts.node) and NodeOfAnotherHost (a node of another host that has claims or, unless ``trusted``, whose
+    host is up)."""
     service_id = connection.scalar(sa.select(SERVICES.c.id).where(
         SERVICES.c.host == host, SERVICES.c.binary == services.COMPUTE))
     if service_id is None:

@@ -3,8 +3,7 @@ certificates, and of EC2 ids that no request has used since the given time.
 
 A purge may run while services and other purges run, and may be killed: it uses one short transaction per page, in the
 order of (created_at, uuid), and pauses as long as the page took. Rows are archived before they are removed, so rows
-that a killed purge has archived but not removed are archived again by the next purge.
-"""
+that a killed purge has archived but not removed are archived again by the next purge."""
 
 import collections
 import contextlib

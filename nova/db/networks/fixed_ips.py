@@ -3,8 +3,7 @@
 The rows of addresses are created before the addresses are used, so that an allocation locks only these rows. A network
 begins with rows for some of its IPv4 addresses and gets more when all are used. Addresses that were never used are
 allocated first, then those that have been free for the longest time. The row of an IPv4 address also contains a unique
-MAC address, and the IPv6 address is derived from both: an interface always gets the three together.
-"""
+MAC address, and the IPv6 address is derived from both: an interface always gets the three together."""
 
 import datetime
 import hashlib

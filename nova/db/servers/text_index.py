@@ -7,9 +7,8 @@ these texts or deletes the server removes it from its block (:func:`nova.db.serv
 the block, so a match in a block is only a candidate: the search then compares the row. Servers that are in no block are
 few, and are candidates of every search.
 
-Conductors of earlier releases do not remove servers from blocks. A counter in the table ``versions`` stores the time
-up to which the index is complete; searches do not use the index if its counter is older than ``FRESH``.
-"""
+Conductors of earlier releases do not remove servers from blocks. A counter in the table ``versions`` stores the time up
+to which the index is complete; searches do not use the index if its counter is older than ``FRESH``."""
 
 import array
 import datetime

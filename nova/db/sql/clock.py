@@ -8,8 +8,7 @@ The database's clock may jump as well, because it was set or because another ser
 jump cannot be compared with later ones: every host would look silent and every lease expired. A process detects the
 jump by its monotonic clock and starts a grace period of service_down_time (:func:`in_grace_period`, :func:`steady`), in
 which every running service writes new times. An outage of the database starts a grace period too, because no service
-could store a heartbeat during the outage.
-"""
+could store a heartbeat during the outage."""
 
 import collections
 import datetime

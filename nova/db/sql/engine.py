@@ -1,8 +1,7 @@
 """The database of a conductor: transactions that are repeated after deadlocks and lost connections.
 
 A transaction is a function of a connection. It may run several times, so it must have no effect outside the database.
-If the connection is lost during the COMMIT, the outcome is unknown and is queried (see :meth:`Database.write`).
-"""
+If the connection is lost during the COMMIT, the outcome is unknown and is queried (see :meth:`Database.write`)."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ class Database:
         ``statement_seconds``: time limit of a statement; 0 for none. ``at_once``: maximum number of concurrent
         transactions; None for the number of connections. ``queue``: name of the fair queue for transactions that wait
         for a slot or for SQLite's write lock; None for one queue per project of the request. A transaction that waits
-        long for a lock releases its slot.
-        """
+        long for a lock releases its slot."""
         self.max_retries = max_retries
         self._queue = queue
         self._seconds = statement_seconds
@@ -103,8 +101,7 @@ class Database:
 
         ``made`` runs if the connection was lost during the COMMIT: it returns the result of the transaction if that was
         committed, otherwise None. Without ``made`` the transaction is repeated in this case. If the repetition fails,
-        perhaps because of the changes of the first run, ServiceUnavailable is raised.
-        """
+        perhaps because of the changes of the first run, ServiceUnavailable is raised."""
         with metrics.timed(metrics.DB_SECONDS, "write"):
             return self._run(transaction, made, mode="write")
 

@@ -49,8 +49,7 @@ def is_transient(error: BaseException) -> bool:
     """Return True if a repetition of the whole transaction may succeed.
 
     Errors of a statement, of its values and of Nova's own code are permanent. All other errors, also unknown ones, are
-    transient: a read-only server, a full disk, a restart, terminated sessions.
-    """
+    transient: a read-only server, a full disk, a restart, terminated sessions."""
     if isinstance(error, _TRANSIENT_OF_OSLO):
         return True
     cause = driver_error(error)

@@ -2,8 +2,7 @@
 
 SQLAlchemy compiles the statement once per dialect. For each execution SQLAlchemy needs more time (contexts, result
 metadata, events) than the driver; this module only converts values. It calls the same listeners for statements and
-errors as SQLAlchemy.
-"""
+errors as SQLAlchemy."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ def share_contexts(engine: sa.Engine) -> None:
     """Share one TLS context of the process among the connections of ``engine`` that read no TLS files.
 
     PyMySQL itself makes a context for each connection, even if the server has no TLS, and loads all certificates of the
-    machine into it, which takes 0.9 MB and 36 ms.
-    """
+    machine into it, which takes 0.9 MB and 36 ms."""
     import pymysql  # needed with MariaDB only
 
     class Connection(pymysql.connections.Connection):  # type: ignore[misc]

@@ -1,8 +1,7 @@
 """Prepared statements on PostgreSQL: the server parses and plans a frequent statement once per connection.
 
 Parsing and planning are about half of the server's work for a statement of one row. psycopg2 has no prepared statements
-of its own, so this module sends PREPARE and EXECUTE.
-"""
+of its own, so this module sends PREPARE and EXECUTE."""
 
 from __future__ import annotations
 

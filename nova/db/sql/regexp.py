@@ -90,9 +90,8 @@ def filtered(connection: sa.Connection, key: str, statement: sa.Select[Any], con
              limit: int | None) -> list[Any]:
     """Return the column ``key`` of the first ``limit`` rows of the statement that fulfil all conditions.
 
-    The statement selects the columns of the conditions, and already contains the ``likely`` of each condition.
-    Raises ServiceUnavailable if the search exceeds the time limit of a statement.
-    """
+    The statement selects the columns of the conditions, and already contains the ``likely`` of each condition. Raises
+    ServiceUnavailable if the search exceeds the time limit of a statement."""
     # Rows that conditions may reject are fetched in parts. On PostgreSQL this requires a transaction.
     parts = conditions and not connection.get_execution_options().get("nova_lookup")
     options = {"yield_per": _ROWS} if parts else {}

@@ -210,8 +210,7 @@ def page(parts: Sequence[Range], columns: Sequence[sa.ColumnElement[Any]], limit
 
     ``window``: maximum number of rows to read of each piece of a range, and conditions that are checked in these rows
     without an index. With several ranges ``columns`` must contain the columns of the order, and a row in two ranges is
-    returned once. ``offset``: number of rows to skip in each range.
-    """
+    returned once. ``offset``: number of rows to skip in each range."""
     selects = []
     for part in parts:
         if window is None:

@@ -47,8 +47,7 @@ class Search:
     ``selective``: columns, the most selective first, that have an index on (prefix, column, created_at, uuid or id).
     ``valued``: columns with such an index that have few different values. ``equal``: column -> allowed values. Further
     conditions: ``indexed`` (column -> condition; each has an index that begins with the prefix), ``where``, ``rare``
-    (conditions that nearly every row fulfils), and ``expressions``. ``candidates``: a text index.
-    """
+    (conditions that nearly every row fulfils), and ``expressions``. ``candidates``: a text index."""
 
     table: sa.Table
     order: list[tuple[str, str]]
@@ -240,8 +239,7 @@ def _groups(connection: sa.Connection, search: Search, keys: list[Any], limit: i
     page was cut.
 
     Rows with the same value of the first column are a group. Consecutive groups that have at most ``FEW`` rows together
-    are read and sorted by one statement.
-    """
+    are read and sorted by one statement."""
     name, way = search.order[0]
     tail = dict.fromkeys((name, "created_at", search.order[-1][0]), way)
     parts = scans.ranges(search.table, list(tail.items()), search.prefixes)

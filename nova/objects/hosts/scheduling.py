@@ -50,8 +50,7 @@ class RequestSpec(Object, kw_only=True):
     same_host and different_host hints (servers of other projects are absent). ``in_place``: the server stays on
     ``requested_host`` with its claim; only check that the host supports its new image. ``alternates``: number of
     further hosts per instance. ``resources`` may come from any providers of a host's tree; the resources of each of
-    ``groups`` from one provider (``group_policy`` isolate: a distinct provider per group).
-    """
+    ``groups`` from one provider (``group_policy`` isolate: a distinct provider per group)."""
 
     instance_uuids: list[str]
     project_id: str
@@ -109,8 +108,7 @@ class Selection(Object, kw_only=True):
     ``allocations``: provider uuid -> amounts to claim by resource class; {}: everything from the root. ``tree``: the
     claim chooses the provider of each resource. ``aggregates``: digest of the aggregate metadata used for the
     selection; "": not used. ``max_instances`` and ``max_io_ops``: limits of the node that filters enforced; 0: none.
-    ``hints``: names of the enforced hints that refer to other servers (same_host, different_host).
-    """
+    ``hints``: names of the enforced hints that refer to other servers (same_host, different_host)."""
 
     node_uuid: str
     host: str

@@ -104,8 +104,7 @@ class VIF(Object, kw_only=True):
     ``active``: the newest report says that the interface is plugged. ``awaits_plug``: the back end sends the event
     network-vif-plugged, and the guest starts only after it. ``keep``: the port existed before the server and is kept
     when the server is deleted. ``outside``: an external service manages the interface and its addresses. ``floating``:
-    the floating IP address of the IPv4 address (linuxnet).
-    """
+    the floating IP address of the IPv4 address (linuxnet)."""
 
     id: str
     network_id: str

@@ -26,8 +26,7 @@ class Action(Object, kw_only=True):
     lost. ``outcome``: None while the operation runs, then ``success``, ``error`` or ``superseded`` (another operation
     took over). ``undoing``: compensations run backwards. ``queued``: the action waits for the previous operations of
     the instance. ``waits_for``: the external events that wake the action, separated by commas. ``id`` increases with
-    each action; 0 until the action is read from the journal.
-    """
+    each action; 0 until the action is read from the journal."""
 
     id: int = 0
     uuid: str

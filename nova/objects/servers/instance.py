@@ -39,8 +39,7 @@ class BlockDevice(Object, kw_only=True):
     (from the volume service). ``connection`` is filled on the host for the hypervisor driver and never stored.
     ``replaces``: uuid of the device that this device is to replace; before that, the guest does not have this device.
     ``serial``: serial number of the disk in the guest, if it is not the volume id (a swapped volume keeps the serial
-    number of the volume that it replaced). ``encryption``: set if the volume is encrypted.
-    """
+    number of the volume that it replaced). ``encryption``: set if the volume is encrypted."""
 
     source: str
     destination: str = "local"

@@ -61,8 +61,7 @@ class MigrationTarget(Object, kw_only=True):
     ``shared``: both hosts access the same disks, so that only memory is copied. Else the disks in ``copied`` are
     copied, too (``incremental``: without base images, which the destination has already). ``address``: address of the
     destination's hypervisor (``uri``: for sources of the previous release). ``definition``: the domain XML for the
-    destination. ``network_info``: the interfaces as bound to the destination.
-    """
+    destination. ``network_info``: the interfaces as bound to the destination."""
 
     host: str
     uri: str = ""

@@ -41,8 +41,7 @@ class ServerCreate(ServerProperties, kw_only=True):
     ``networks``: None for the project's default; [] for none. ``auto_networks``: create a default if there is none.
     ``forced_host``, ``forced_node``: from zone:host:node, skip the filters; ``requested_host`` and ``requested_node``
     (API 2.74) do not. ``device_images``: by id, images of volumes other than the boot volume. All images are visible to
-    the caller. ``first_uuid`` is derived from the Idempotency-Key if ``request_digest`` is set.
-    """
+    the caller. ``first_uuid`` is derived from the Idempotency-Key if ``request_digest`` is set."""
 
     name: str
     flavor_id: str

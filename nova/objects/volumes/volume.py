@@ -50,12 +50,11 @@ class VolumeConnection(Object, kw_only=True):
 
     ``protocol``: type of ``path``: "file" (an absolute path), "block" (a device of the host) or a protocol of the
     hypervisor ("rbd", "iscsi": ``path`` is the name of the image or target and ``hosts`` its servers as (name, port);
-    "vmdk": ``path`` is the id of the machine in vCenter whose only disk is the volume).
-    ``format``: raw or qcow2; the hypervisor does not probe it. ``below``: backing files of a "file" with snapshots,
-    nearest first, with their formats; no other files are read. ``auth_user`` and ``secret_uuid``: credentials stored in
-    the hypervisor. ``limits``: by libvirt's names (total_iops_sec, ...). ``shareable``: several guests may use it
-    simultaneously. ``serial``: serial number in the guest. ``key``: the hypervisor decrypts the volume with it (raw).
-    """
+    "vmdk": ``path`` is the id of the machine in vCenter whose only disk is the volume). ``format``: raw or qcow2; the
+    hypervisor does not probe it. ``below``: backing files of a "file" with snapshots, nearest first, with their
+    formats; no other files are read. ``auth_user`` and ``secret_uuid``: credentials stored in the hypervisor.
+    ``limits``: by libvirt's names (total_iops_sec, ...). ``shareable``: several guests may use it simultaneously.
+    ``serial``: serial number in the guest. ``key``: the hypervisor decrypts the volume with it (raw)."""
 
     volume_id: str
     protocol: str = "file"

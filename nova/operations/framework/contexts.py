@@ -1,8 +1,7 @@
 """The contexts of steps: interfaces to what a step may read and change on a conductor and on a compute host.
 
 Operations import neither a database nor a hypervisor. Conductors and nova-compute pass real implementations, unit tests
-pass fakes.
-"""
+pass fakes."""
 
 import datetime
 import threading

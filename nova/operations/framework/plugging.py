@@ -1,8 +1,7 @@
 """Plugging: wait until the network back end reports that interfaces are plugged, without holding a thread.
 
 A host step starts the guest paused, a conductor step waits, and another host step unpauses the guest. Interfaces of
-back ends that do not report plugging (``VIF.awaits_plug`` is False) are not waited for.
-"""
+back ends that do not report plugging (``VIF.awaits_plug`` is False) are not waited for."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence

@@ -1,9 +1,8 @@
 """Contexts of steps for the resources of an instance: interfaces, volumes, images, shares.
 
-See :mod:`nova.operations.framework.contexts`. Server… classes write to the database in the transaction of
-their step. Outside… classes call the external service that manages the resource, from external steps; every method is
-idempotent. ServerShares and OutsideShares serve every share back end.
-"""
+See :mod:`nova.operations.framework.contexts`. Server… classes write to the database in the transaction of their step.
+Outside… classes call the external service that manages the resource, from external steps; every method is idempotent.
+ServerShares and OutsideShares serve every share back end."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol

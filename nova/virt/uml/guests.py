@@ -253,8 +253,7 @@ class Guests(LocalGuests):
 
     def shut_down(self, uuid: str, timeout: float, reboot: bool = False) -> bool:
         """Press Ctrl-Alt-Del on the guest's console and wait ``timeout`` seconds, without the guest's lock. Return True
-        if the guest stopped or (``reboot``) has restarted. A guest may ignore the key. Raises
-        GuestNotFound."""
+        if the guest stopped or (``reboot``) has restarted. A guest may ignore the key. Raises GuestNotFound."""
         self.definition(uuid)
         place = directories.directory(uuid)
         before = process.kernel_pid(place)

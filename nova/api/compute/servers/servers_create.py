@@ -85,8 +85,7 @@ def _take_key(req: Request, request: ServerCreate) -> None:
 def _created(req: Request, request: ServerCreate, image_ref: str | None) -> ServerCreated:
     """Create servers. If the conductor's reply is lost and the request is refused, the servers are deleted.
 
-    The client can repeat a request that has an Idempotency-Key, so the servers of such a request are kept.
-    """
+    The client can repeat a request that has an Idempotency-Key, so the servers of such a request are kept."""
     try:
         _find_images(req, request, image_ref)
     except exception.NovaException:
@@ -113,8 +112,7 @@ def _find_result(req: Request, request: ServerCreate, until: float) -> ServerCre
     """Return the result of a create request whose reply was lost, or None if none is found.
 
     If the request has no Idempotency-Key, servers that a conductor still creates, at the latest at ``until`` of the
-    monotonic clock, are then deleted.
-    """
+    monotonic clock, are then deleted."""
     created, final = None, False
     try:
         final = time.monotonic() >= until
@@ -265,8 +263,7 @@ def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> 
     """Fill in the images that the server and its volumes are made from.
 
     If the server boots from a volume that is not a copy of an image, only the properties and the minimum sizes of the
-    image in imageRef are used, not its data, kernel and described volumes.
-    """
+    image in imageRef are used, not its data, kernel and described volumes."""
     root = root_volume(request.block_devices)
     if root is not None and request.trusted_certs:
         raise exception.InvalidInput("trusted_image_certificates are not for servers that boot from volumes.")

@@ -37,9 +37,8 @@ def devices_of(wanted: Mapping[str, Any], most: int) -> list[BlockDevice]:
 
 
 def with_devices_of(image: Image, requested: Sequence[BlockDevice], most: int) -> list[BlockDevice]:
-    """Return the disks of a server that boots from an image of volumes: those of the image and those of the request.
-    A disk of the request replaces the image's disk with the same device name. Raises InvalidInput, ImageUnacceptable.
-    """
+    """Return the disks of a server that boots from an image of volumes: those of the image and those of the request. A
+    disk of the request replaces the image's disk with the same device name. Raises InvalidInput, ImageUnacceptable."""
     instead = {device.device_name for device in requested if device.device_name}
     described = []
     for item in devices_of_image(image):

@@ -1,7 +1,6 @@
 """Indexes by which long lists of servers and migrations are sorted and filtered.
 
-On PostgreSQL nova.db.maintenance.migrate creates the indexes of a table with rows afterwards, without a lock.
-"""
+On PostgreSQL nova.db.maintenance.migrate creates the indexes of a table with rows afterwards, without a lock."""
 
 from nova.db.migrations.schema import index, is_left_for_later, no_index
 

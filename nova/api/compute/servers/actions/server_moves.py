@@ -70,8 +70,7 @@ _AUTO = Plain(type=["boolean", "string"], enum=[*BOOLEAN.schema(0)["enum"], "aut
 def live_migrate(req: Request) -> None:
     """Migrate a running server to another host.
 
-    Before 2.34 the response waits for the checks of both hosts, and is 400 if no host can take the server.
-    """
+    Before 2.34 the response waits for the checks of both hosts, and is 400 if no host can take the server."""
     authorize(req, _LIVE)
     wanted = req.body["os-migrateLive"]
     host, block = wanted["host"], wanted["block_migration"]
