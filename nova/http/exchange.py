@@ -32,7 +32,7 @@ class Exchange:
         self._raw = bytearray(self._h11.trailing_data[0])
         # The last bytes of the body given to h11, including any bytes behind the last chunk.
         self._tail = b""
-        self._usual: messages.Usual | None = None  # None if h11 reads the request
+        self._usual: messages.Usual | None = None  # parser of requests of a simple form; None: h11 parses this request
 
     @property
     def pending(self) -> bool:

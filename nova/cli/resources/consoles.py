@@ -53,7 +53,7 @@ get_rdp_console = _console("rdp", "os-getRDPConsole", ("rdp-html5",))
        arg("--login", metavar="USER", help="login name (default: root)"),
        arg("--address-type", choices=("floating", "fixed"), default="floating",
            help="type of the address to connect to; floating falls back to a fixed address"),
-       arg("--network", metavar="NETWORK", help="use an address in this network"),
+       arg("--network", metavar="NETWORK", help="connect to the address of the server in this network (name)"),
        flag("--ipv6", help="use an IPv6 address"), arg("-i", "--identity", metavar="FILE", help="private key file"),
        arg("--extra-opts", metavar="OPTIONS", default="", help="further options for ssh, as a single argument"))
 def ssh(nova: Nova, args: argparse.Namespace) -> None:

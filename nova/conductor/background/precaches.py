@@ -52,7 +52,7 @@ def _ask(core: Core, busy: Busy) -> None:
 
 
 def _give_up(core: Core, busy: Busy, reason: str) -> None:
-    LOG.warning("Host %s has not cached images: %s", busy.host, reason)
+    LOG.warning("Host %s did not cache the requested images, which are not requested again: %s", busy.host, reason)
 
     def write(connection: sa.Connection) -> None:
         done = precaches.give_up(connection, busy, reason)

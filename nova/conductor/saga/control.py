@@ -57,6 +57,8 @@ class ConductorControl:
     filters: set[str] = dataclasses.field(default_factory=set)
     # Volume data to remove. The removals are sent to their hosts after the commit.
     removals: list[VolumeRemoval] = dataclasses.field(default_factory=list)
+    # Hosts with new evictions. Those that are up are requested after the commit to remove the guest.
+    evicted: set[str] = dataclasses.field(default_factory=set)
     claims: int = 0
     waited_out: bool = False
     # The effects write the rows of these nodes and of the nodes of these consumers. If there are several, apply() first
@@ -214,6 +216,7 @@ class ConductorControl:
 
     def evict(self, host: str, keep_disks: bool) -> None:
         self._then(evictions.add, self.instance.uuid, host, keep_disks)
+        self.evicted.add(host)
 
     def keep(self, host: str) -> None:
         self._then(evictions.remove, host, [self.instance.uuid])
@@ -330,7 +333,8 @@ class ConductorControl:
                 self.instance, by, self._previous_states, outbox.updates))
 
     def after_commit(self) -> None:
-        """Publish changed usage to schedulers, changed security groups to hosts, and volume removals to their hosts."""
+        """Publish changed usage to schedulers, changed security groups to hosts, and volume removals and evictions to
+        their hosts."""
         for _claim in range(self.claims):
             metrics.CLAIMS.inc("made")
         if self.touched:
@@ -338,6 +342,10 @@ class ConductorControl:
         self.core.filters.touch(self.filters)
         if self.removals:
             volume_removals.send(self.core, self.ctx, self.removals, self.instance.host or "")
+        for host in self.evicted:
+            with contextlib.suppress(exception.ServiceUnavailable):  # the host compares its guests when it returns
+                if self.host_up(host):
+                    self.hasten_eviction(host)
 
 
 def _merged(items: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:

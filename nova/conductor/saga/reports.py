@@ -24,7 +24,8 @@ _MAX_LENGTHS = {"kind": 255, "message": 2000, "inside": 4000, "details": 32 * 10
 
 
 def narrowed(run: Run, report: StepReport) -> Step:
-    """Remove from the report what its steps do not declare, and return the reported step. Raises StaleReport."""
+    """Remove the columns and results that the steps of the report do not declare; return the reported step. Raises
+    StaleReport if this host does not have to execute the reported step now."""
     current, undo = run.step, run.action.undoing
     ordered = [] if current is None or current.place == CONDUCTOR else run.operation.ordered_with(current, undo)
     step = next((item for item in ordered if item.name == report.step), None)

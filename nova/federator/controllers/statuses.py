@@ -40,7 +40,7 @@ class Statuses:
         return len(self._queued)
 
     def schedule_changed(self, _key: str, new: Schedule | None, old: Schedule | None) -> None:
-        """Queue the objects whose report changed; handler of the informer of schedules."""
+        """Queue the objects of a Schedule whose report by the agent changed; handler of the informer of Schedules."""
         current = new or old
         if current is None or (new is not None and old is not None and new.report == old.report
                                and new.deleting == old.deleting):

@@ -28,7 +28,7 @@ def run(argv: Sequence[str], text: str | None = None) -> str:
         LOG.error("%s failed with status %d, error output and input:", " ".join(argv), done.returncode)
         for line in f"{done.stderr.strip()}\n{text or ''}".splitlines():
             LOG.error("%s", line)
-        raise exception.NetworkSetupError(reason=f"{argv[0]} failed")
+        raise exception.NetworkSetupError(reason=f"{argv[0]} failed; the log of nova-compute contains its output")
     return done.stdout
 
 

@@ -176,7 +176,7 @@ class Coordinator:
         removed = [*(f"{_ACCEPTED}{url}" for url, stored in self._stored().items() if node in (stored.node, url)),
                    *(f"{_EARLIER}{url}" for url, name in self._journal.facts(_EARLIER).items() if node in (name, url))]
         if not removed:
-            raise NotKnown(f"No accepted node {node}. Nodes of the option nodes are changed in novad.toml.")
+            raise NotKnown(f"No accepted node {node}. Nodes listed in the option nodes are changed in novad.toml.")
         for fact in removed:
             self._journal.drop_fact(fact)
 

@@ -9,8 +9,7 @@ directory that the guest mounts.
 Errors: GuestNotFound (no such guest), HypervisorUnavailable (retry later), InProgress (call again later), and other
 NovaException subclasses with a message for the user. Any other exception counts as an unexpected driver error. Abstract
 methods are required of every driver; other methods raise NotImplementedHere or do nothing, unless a driver implements
-them.
-"""
+them."""
 
 import abc
 import contextlib
@@ -337,7 +336,7 @@ class ColdMigration:
     def open_disks(self, instance: Instance, timeout: int = 0) -> DiskSource:
         """Shut the guest down (see Power.off), rename its disks, and serve them until close_disks(). The guest is no
         longer listed on this host. A repeated call serves the same disks; after a restart of the service it returns a
-        new address and key, and the former ones are invalid."""
+        new address and key, and the former ones are invalid. Removes renamed disks of an earlier move."""
         raise exception.NotImplementedHere(what="move servers")
 
     def close_disks(self, instance: Instance) -> None:

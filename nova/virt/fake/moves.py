@@ -36,6 +36,8 @@ class ColdMigration(FakeRole, guest_driver.ColdMigration):
     def open_disks(self, instance: Instance, timeout: int = 0) -> DiskSource:
         self.host.behaviour.simulate("open_disks")
         uuid = instance.uuid
+        if self.host.guests.find(uuid) is not None:
+            self.host.disks.remove(uuid + ASIDE)  # of an earlier move, whose end did not reach this host
         self.host.guests.remove(uuid)
         if self.host.disks.get(uuid + ASIDE) is None:
             self.host.disks.rename(uuid, uuid + ASIDE)

@@ -79,3 +79,10 @@ class LocalColdMigration(guest_driver.ColdMigration):
                 directories.put_back(uuid, self._guests.name, former)
             if not exists and os.path.isdir(directories.directory(uuid)):
                 self._guests.redefine(instance)
+
+    def _renamed(self, uuid: str) -> bool:
+        """Return True if open_disks() renamed the disks. Remove the renamed disks if the guest exists: they are of an
+        earlier move, whose end did not reach this host, and the guest uses newer disks."""
+        if self._guests.exists(uuid):
+            directories.remove_aside(uuid)
+        return directories.is_aside(uuid)

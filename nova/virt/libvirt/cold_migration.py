@@ -36,10 +36,9 @@ class ColdMigration(Role, LocalColdMigration):
 
     def open_disks(self, instance: Instance, timeout: int = 0) -> DiskSource:
         uuid = instance.uuid
-        if not directories.is_aside(uuid):
-            self._guests.shut_down_if_present(uuid, timeout)
+        self._guests.shut_down_if_present(uuid, timeout)
         with self._guests.locks.hold(uuid):
-            if not directories.is_aside(uuid):
+            if not self._renamed(uuid):
                 self._set_aside(uuid)
             self._guests.forget_keys(uuid)
             place = directories.aside(uuid)

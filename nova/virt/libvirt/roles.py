@@ -25,7 +25,7 @@ from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.guest_files import directories, disk_server
 from nova.virt.images import qemuimg
 from nova.virt.libvirt import power
-from nova.virt.libvirt.files import disk_making, disks
+from nova.virt.libvirt.files import copies, disk_making, disks
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.guests import Role, define_domain, serial_ports_of
 from nova.virt.libvirt.xml import domain_xml
@@ -57,7 +57,7 @@ class Disks(Role, guest_driver.Disks):
                 guests.on_domain_or(uuid, lambda domain: power.remove(domain, keep_nvram=False), None)))
 
     def exist(self, instance: Instance) -> bool:
-        return disks.has_any(directories.directory(instance.uuid))
+        return disks.has_any(directories.directory(instance.uuid)) and not copies.is_incomplete(instance.uuid)
 
     def used_images(self) -> Sequence[str]:
         return sorted(disks.bases_in_use())

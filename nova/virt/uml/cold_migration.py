@@ -38,10 +38,9 @@ class ColdMigration(Role, LocalColdMigration):
 
     def open_disks(self, instance: Instance, timeout: int = 0) -> DiskSource:
         uuid = instance.uuid
-        if not directories.is_aside(uuid):
-            self._guests.shut_down_if_present(uuid, timeout)
+        self._guests.shut_down_if_present(uuid, timeout)
         with self._held(uuid), directories.full_disk():
-            if not directories.is_aside(uuid):
+            if not self._renamed(uuid):
                 place = directories.directory(uuid)
                 if not os.path.isdir(place):
                     raise exception.GuestNotFound(instance_uuid=uuid)

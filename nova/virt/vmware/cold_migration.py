@@ -34,8 +34,10 @@ class ColdMigration(Role, guest_driver.ColdMigration):
         uuid = instance.uuid
         self._guests.shut_down_if_present(uuid, timeout)
         with self._guests.locks.hold(uuid):
+            machine = self._machines.find(uuid)
+            if machine is not None and machine.kind == GUEST:
+                self._machines.destroy_derived(uuid, ASIDE)  # of an earlier move, whose end did not reach this host
             if self._machines.find(uuid, ASIDE) is None:
-                machine = self._machines.find(uuid)
                 if machine is None or machine.kind not in (GUEST, DISKS):
                     raise exception.GuestNotFound(instance_uuid=uuid)
                 self._guests.retire(machine)

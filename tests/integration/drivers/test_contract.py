@@ -336,6 +336,24 @@ def test_resize_on_the_host_is_confirmed_or_reverted(subject: Subject) -> None:
         moves.check_resize(larger, msgspec.structs.replace(larger.flavor, root_gb=1))
 
 
+@covers("cold_migration.open_disks", "cold_migration.revert")
+def test_move_takes_the_disks_of_the_guest_and_removes_those_of_an_earlier_move(subject: Subject) -> None:
+    moves, instance = subject.driver.cold_migration, subject.boot()
+    larger = bigger(instance)
+    moves.receive_disks(larger, moves.open_disks(instance, 0))
+    moves.finish(larger)
+    subject.driver.power.on(larger)
+    # The request that confirms the move does not reach the host.
+    for _ in range(2):
+        moves.open_disks(larger, 0)
+    assert subject.driver.guests.all() == []
+    moves.close_disks(larger)
+    moves.revert(larger)
+    assert subject.state(instance) == states.SHUTDOWN
+    with pytest.raises(exception.ResizeError):
+        moves.check_resize(larger, msgspec.structs.replace(larger.flavor, root_gb=1))
+
+
 # --- devices -----------------------------------------------------------------------------------------
 @covers("volumes.attach", "volumes.detach")
 def test_volumes_of_running_and_stopped_guests(subject: Subject) -> None:
