@@ -172,5 +172,5 @@ def error_message(response: requests.Response, service: str) -> str:
     """Return the message of an error response, {"badRequest": {"code": 400, "message": ...}}, or else its status."""
     try:
         return str(next(iter(response.json().values()))["message"])
-    except (ValueError, AttributeError, StopIteration, KeyError, TypeError):
+    except (ValueError, AttributeError, StopIteration, KeyError, TypeError, RecursionError):
         return f"the {service} service responded with status {response.status_code}"

@@ -458,8 +458,12 @@ def _bound(vif: VIF, port: Raw) -> VIF:
 
 
 def _differs(vif: VIF, port: Raw, floating: str | None) -> bool:
-    """Return True if the row of an interface is out of date."""
-    addresses = [str(plain_ip.address(fixed["ip_address"])) for fixed in port["fixed_ips"]]
+    """Return True if the row of an interface is out of date, or if the port has a malformed address: the refresh of the
+    server's interfaces reports this, and the other servers of the host are compared."""
+    try:
+        addresses = [str(plain_ip.address(fixed["ip_address"])) for fixed in port["fixed_ips"]]
+    except ValueError:
+        return True
     return (sorted(vif.addresses()) != sorted(addresses) or vif.floating != floating
             or vif.active != _bound(vif, port).active)
 

@@ -138,7 +138,7 @@ _SHAPES: dict[str, Any] = {
     "floatingip": _FloatingIp,
     "quota": _Quota, "policy": _QosPolicy,
     "security_group": _SecurityGroup, "security_groups": list[_SecurityGroup], "security_group_rule": _Rule,
-    "extensions": list[_Extension]}
+    "extensions": list[_Extension], "": dict[str, list[dict[str, Any]]]}  # "": the whole body of a list
 
 
 class NeutronApi:
@@ -172,8 +172,9 @@ class NeutronApi:
             page = self._decode(response, key)
             rows += page
             # Nearly all lists have one page: their bodies are not parsed again.
-            is_cut = page and "limit" not in query and f'"{links_key}"'.encode() in response.content
-            if not is_cut or all(link.get("rel") != "next" for link in response.json().get(links_key) or ()):
+            if not page or "limit" in query or f'"{links_key}"'.encode() not in response.content:
+                return rows
+            if all(link.get("rel") != "next" for link in self._decode(response, "").get(links_key, ())):
                 return rows
             query["marker"] = page[-1].get("id")
         raise exception.NetworkServiceUnavailable(reason=f"its list of {kind} has more than {_MAX_PAGES} pages")
@@ -349,7 +350,7 @@ class _InternalError(exception.NetworkServiceUnavailable):
     """The service responded with status 500."""
 
 
-class _RevisionMismatch(Exception):
+class _RevisionMismatch(exception.NetworkServiceUnavailable):
     """The port has another revision than expected."""
 
 
@@ -360,7 +361,7 @@ def _check(response: requests.Response, user: bool) -> None:
         return
     kind, message = _fault(response)
     if status == 412:
-        raise _RevisionMismatch
+        raise _RevisionMismatch(reason=message)
     error = (_BY_TYPE.get(kind) if status != 404 else None) or _BY_STATUS.get(status)
     if error is not None:
         raise error(message)
@@ -379,5 +380,5 @@ def _fault(response: requests.Response) -> tuple[str, str]:
     try:
         fault = response.json()["NeutronError"]
         return str(fault["type"]), str(fault["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "", f"the network service responded with status {response.status_code}"

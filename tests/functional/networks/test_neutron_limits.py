@@ -175,3 +175,32 @@ def test_audit_compares_ports_with_servers_and_releases_those_of_deleted_servers
     neutron.faults["GET", "ports"] = [500] * 100
     assert audit() == (1, ["network service: -: the ports of servers cannot be compared: The network service could "
                            "not be reached: the service responded with status 500"])
+
+
+@pytest.mark.parametrize("links", [5, ["x"], {"rel": "next"}], ids=str)
+def test_malformed_links_of_a_list_are_an_unavailable_service(member, neutron, server, links):
+    neutron.twists["GET", "security-groups"] = [lambda answer: {"security_groups": [
+        {"id": server, "name": "web", "tenant_id": "p"}], "security_groups_links": links}]
+    status, message = refused(member.get, "/os-security-groups", version="2.1")
+    assert (status, "malformed" in message) == (503, True)
+
+
+def test_unexpected_precondition_failure_is_an_unavailable_service(member, neutron, server):
+    neutron.faults["GET", "security-groups"] = [412]
+    assert refused(member.get, "/os-security-groups", version="2.1")[0] == 503
+
+
+def test_port_with_a_malformed_address_does_not_hide_the_changes_of_other_servers(
+        admin, member, neutron, server, compare_all, blue, boot, caplog):
+    second = boot({"uuid": blue})
+    plug(admin, neutron, second)
+    admin.wait(second, "ACTIVE")
+    with neutron.lock:
+        for uuid, address in ((server, "nowhere"), (second, "10.50.0.203")):
+            port, = neutron.ports(device_id=uuid)
+            row = neutron.rows["ports"][port["id"]]
+            row["binding:host_id"] = neutron.ports(device_id=server)[0]["binding:host_id"]
+            row["fixed_ips"] = [{**port["fixed_ips"][0], "ip_address": address}]
+    compare_all()
+    wait_for(lambda: member.server(second)["addresses"]["blue"][0]["addr"] == "10.50.0.203")
+    wait_for(lambda: f"[instance: {server}] Cannot refresh the interfaces" in caplog.text)

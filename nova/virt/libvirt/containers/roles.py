@@ -67,10 +67,13 @@ def _libvirt_follows(domain: libvirt.virDomain) -> bool:
 def open_root(domain: libvirt.virDomain) -> int | None:
     """Return a file descriptor of the container's root directory. None if the container does not run, or if its first
     process has another root directory: to freeze a file system of the host would stop the host."""
-    init = _first_process(domain)
-    if init is None:
+    try:
+        init = _first_process(domain)
+        root = os.open(f"/proc/{init}/root", os.O_RDONLY | os.O_DIRECTORY) if init is not None else None
+    except (FileNotFoundError, ProcessLookupError):  # the container has ended meanwhile
         return None
-    root = os.open(f"/proc/{init}/root", os.O_RDONLY | os.O_DIRECTORY)
+    if root is None:
+        return None
     device = os.fstat(root).st_dev
     backing = text_of(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/loop/backing_file") or ""
     expected = os.path.join(directories.directory(domain.UUIDString()), disks.ROOT_FILE_SYSTEM)
