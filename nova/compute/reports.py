@@ -123,7 +123,8 @@ class VolumeUsage:
         try:
             counted = self._machine.driver.guests.diagnostics(instance).flat
         except exception.NovaException as error:
-            LOG.info("[instance: %s] Cannot read the volume counters: %s", instance.uuid, error)
+            LOG.info("[instance: %s] Cannot read the I/O counters of the volumes, not reporting their usage: %s",
+                     instance.uuid, error)
             return
         for device in instance.volumes:
             name = (device.device_name or "").removeprefix("/dev/")

@@ -162,7 +162,8 @@ class DirectoryStore(ImageStore):
             return None
         except OSError as error:
             LOG.error("Cannot read the image directory, the request fails: %s", error)
-            raise exception.ImageBackendUnavailable(reason="the image directory cannot be read") from error
+            raise exception.ImageBackendUnavailable(
+                reason=f"the image directory cannot be read ({error.strerror})") from error
 
     def _save(self, image: Image) -> None:
         handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".new-")

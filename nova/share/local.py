@@ -34,7 +34,7 @@ class LocalShares(HostShares):
         except OSError as error:
             raise exception.ShareUnusable(share_id=mapping.share_id, reason=error.strerror or "error") from error
         if not _is_directory(path):
-            raise exception.ShareUnusable(share_id=mapping.share_id, reason="its path is not a directory")
+            raise exception.ShareUnusable(share_id=mapping.share_id, reason="the share's path is not a directory")
         return path
 
     def disconnect(self, instance_uuid: str, mapping: ShareMapping) -> None:

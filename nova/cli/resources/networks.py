@@ -279,7 +279,7 @@ def _rule_row(rule: find.Thing) -> tuple[Any, ...]:
             rule["group"].get("name"))
 
 
-@listing(flag("--all-tenants", help="list groups of all projects (administrators)"))
+@listing(flag("--all-tenants", help="list security groups of all projects (administrators)"))
 def secgroup_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List security groups."""
     columns = _GROUP_COLUMNS | ({"Tenant ID": "tenant_id"} if args.all_tenants else {})

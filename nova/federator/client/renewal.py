@@ -39,8 +39,8 @@ _BUNDLES = {(certificates.CONTROL_PLANE, "ca.crt"): "kubernetes-ca",
 
 
 class Renewal:
-    """The renewal of a control plane. ``connect``: opens the Nova API server with an administrator's credentials, and
-    may replace the address in them. Methods raise ReportedError and can be repeated."""
+    """The renewal of the certificates of a control plane. ``connect``: opens the Nova API server with a kubeconfig of
+    an administrator, perhaps at another address. Methods raise ReportedError and can be repeated."""
 
     def __init__(self, hosting: Api, namespace: str, connect: Callable[[Kubeconfig], Api], report: Reporter) -> None:
         self.hosting, self.namespace, self.connect, self.report = hosting, namespace, connect, report

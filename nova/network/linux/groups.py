@@ -101,5 +101,5 @@ class Groups:
 
 
 def _name(group_id: int) -> str:
-    """Return the name of the group's filter block, which is not a valid device name."""
+    """Return the name of the group's block of filter rules. No device has a name with a space."""
     return f"group {group_id:d}"

@@ -159,7 +159,7 @@ def _after(journal: Journal, ident: int, name: str) -> Deployed | None:
 
 
 def former_digest(journal: Journal, component: Component, digest: str) -> str:
-    """Return the recorded digest of the tag if it is not ``digest``, which then must be confirmed; otherwise ""."""
+    """Return the recorded digest of the tag if it is not ``digest``: the user must then confirm ``digest``. Else ""."""
     # A channel of a registry with TLS may move: another image behind it is an update.
     moves = not component.version and not is_on_loopback(component.image)
     if component.digest or moves or not digest:

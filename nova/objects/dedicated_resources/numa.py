@@ -103,7 +103,7 @@ class PlacementRules:
 
 # --- usage ------------------------------------------------------------------------------
 def used(host: HostTopology, guests: Iterable[GuestTopology]) -> HostTopology:
-    """Return the host's cells with the usage by these guests."""
+    """Return the NUMA cells of the host, used by these guests only: recorded usage of the cells is discarded."""
     cells = {cell.id: msgspec.structs.replace(
         cell, used_cpus=0, pinned=[], used_memory_mb=0, pages=[msgspec.structs.replace(pages, used=0)
                                                               for pages in cell.pages]) for cell in host.cells}

@@ -80,9 +80,8 @@ class LocalColdMigration(guest_driver.ColdMigration):
             if not exists and os.path.isdir(directories.directory(uuid)):
                 self._guests.redefine(instance)
 
-    def _renamed(self, uuid: str) -> bool:
-        """Return True if open_disks() renamed the disks. Remove the renamed disks if the guest exists: they are of an
-        earlier move, whose end did not reach this host, and the guest uses newer disks."""
+    def _remove_older_disks(self, uuid: str) -> None:
+        """Remove renamed disks while the guest exists, which uses newer ones: the end of the move that renamed them did
+        not reach this host. A later move must not take them for the disks of the guest."""
         if self._guests.exists(uuid):
             directories.remove_aside(uuid)
-        return directories.is_aside(uuid)

@@ -70,8 +70,8 @@ class CacheSpace:
             limit = self.limit()
             while limit and self._used_without(image_id) + size > limit:
                 if size > limit or not evict():
-                    LOG.warning("No space for image %s of %d MiB: the image cache is limited to %d MiB "
-                                "([image_cache]size_limit_mb)", image_id, -(-size >> 20), limit >> 20)
+                    LOG.warning("No space for image %s of %d MiB, the build on this host fails: the image cache is "
+                                "limited to %d MiB ([image_cache]size_limit_mb)", image_id, -(-size >> 20), limit >> 20)
                     raise exception.DiskFull(reason=f"no space in the image cache for image {image_id}")
             lock.write(str(size))
             lock.flush()

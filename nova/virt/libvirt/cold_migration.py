@@ -38,7 +38,8 @@ class ColdMigration(Role, LocalColdMigration):
         uuid = instance.uuid
         self._guests.shut_down_if_present(uuid, timeout)
         with self._guests.locks.hold(uuid):
-            if not self._renamed(uuid):
+            self._remove_older_disks(uuid)
+            if not directories.is_aside(uuid):
                 self._set_aside(uuid)
             self._guests.forget_keys(uuid)
             place = directories.aside(uuid)

@@ -40,7 +40,8 @@ class ColdMigration(Role, LocalColdMigration):
         uuid = instance.uuid
         self._guests.shut_down_if_present(uuid, timeout)
         with self._held(uuid), directories.full_disk():
-            if not self._renamed(uuid):
+            self._remove_older_disks(uuid)
+            if not directories.is_aside(uuid):
                 place = directories.directory(uuid)
                 if not os.path.isdir(place):
                     raise exception.GuestNotFound(instance_uuid=uuid)
