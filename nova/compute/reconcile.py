@@ -37,6 +37,8 @@ _REBOOT_DELAY = 2.0
 _OFF = (states.SHUTDOWN, states.CRASHED)
 # Seconds between two polls of the guests that are starting, and until a failed request is repeated.
 _POLL, _RETRY = 1.0, 10.0
+# Maximum number of attempts to remove an evicted guest that an operation may still use, one second apart.
+_REAPS = 10
 
 
 class Reconciler:
@@ -176,10 +178,21 @@ class Reconciler:
                     whereabouts[uuid].must_leave or self.machine.name in whereabouts[uuid].possible_hosts))]
         return unknown
 
-    def reap(self, uuid: str) -> None:
-        """Remove an orphaned guest on request of an operator (audit --repair), if the database confirms it."""
-        whereabouts = self._guests.whereabouts(context.admin(), self.machine.name, [uuid])
-        self._remove(context.admin(), [where for where in whereabouts if where.must_leave])
+    def reap(self, uuid: str, attempts: int = _REAPS) -> None:
+        """Remove a guest that must leave this host according to the database. Repeat the attempt each second while an
+        operation may still use the guest; after the final attempt the next comparison removes the guest."""
+        waits = self._runner.busy(uuid)
+        try:
+            for where in [] if waits else self._guests.whereabouts(context.admin(), self.machine.name, [uuid]):
+                if where.must_leave:
+                    self._remove(context.admin(), [where])
+                else:
+                    waits = where.since is not None  # evicted, but this is still a possible host of the server
+        except exception.NovaException as error:
+            LOG.warning("[instance: %s] Cannot check if the guest must leave this host, the next comparison of guests "
+                        "checks it: %s", uuid, error)
+        if waits and attempts > 1:
+            self._after(1, functools.partial(self.reap, uuid, attempts - 1))
 
     # --- state changes that no operation caused -------------------------------------------------------
     def _now(self, uuid: str) -> GuestStatus:

@@ -89,14 +89,21 @@ def test_failed_build_ends_in_error_without_a_host(admin, driver, flavor, image_
     assert failed.value.code == 409
 
 
-def test_failed_build_with_failed_cleanup_is_cleaned_up_later(suite, admin, driver, flavor, image_id):
-    driver.behaviour.failure.update({"spawn": 1.0, "destroy": 1.0})
+def test_failed_build_with_failed_cleanup_is_cleaned_up_without_a_comparison_of_all_guests(
+        admin, driver, flavor, image_id, monkeypatch):
+    left = []
+
+    def spawn(instance, *_arguments, **_options):
+        driver.state.guests.add(instance.uuid, states.SHUTDOWN)
+        left.extend(driver.guests.all())
+        raise exception.NovaException("The guest does not start.")
+
+    monkeypatch.setattr(driver.guests, "spawn", spawn)
+    driver.behaviour.failure["destroy"] = 1.0
     uuid = admin.boot(flavor, image_id)
-    shown = admin.wait(uuid, "ERROR")
-    assert shown["fault"]["message"] == "The fake hypervisor is configured to fail at spawn."
-    driver.state.guests.add(uuid, states.SHUTDOWN)  # A real hypervisor might have left this guest.
-    suite.compute.reconciler.compare()
-    assert driver.guests.all() == []
+    assert admin.wait(uuid, "ERROR")["fault"]["message"] == "The guest does not start."
+    wait_for(lambda: driver.guests.all() == [])
+    assert [guest.uuid for guest in left] == [uuid]
 
 
 def test_flaky_host_leaves_no_server_in_a_transient_state(admin, driver, flavor, image_id):
