@@ -16,8 +16,8 @@ from nova.federator.controllers.events import Recorder
 from nova.federator.controllers.groups import ScheduleGroups
 from nova.federator.controllers.placement import Placer
 from nova.federator.controllers.statuses import Statuses
-from nova.federator.kube.client import Api
-from nova.federator.kube.informer import Informer
+from nova.federator.kube.client import Api, Object
+from nova.federator.kube.informer import Informer, key_of
 from nova.federator.store import schedules
 from nova.federator.store.schedules import Schedule
 
@@ -43,6 +43,7 @@ class Federation:
         self.catalog.definition_changed = self._definition_changed
         self.statuses = Statuses(merging, self.catalog, self.clusters, self.placer.schedules)
         self.stored = Informer(api, schedules.SCHEDULES, schedules.decode_checked, self._schedule_changed)
+        self.placer.writer.written = self._schedule_written
         self.backpropagation = Backpropagation(merging, self.catalog, self.clusters, self.stored.objects)
 
     def _group_changed(self, group: str) -> None:
@@ -63,6 +64,15 @@ class Federation:
         self.placer.schedule_changed(key, new, old)
         self.statuses.schedule_changed(key, new, old)
         self.backpropagation.schedule_changed(key)
+
+    def _schedule_written(self, cluster: str, result: Object) -> None:
+        """Take over a written schedule, unless the watch has reported this state or a later one. A list that lacks the
+        schedule is then a deletion, even if the watch never reported it."""
+        old = self.stored.objects.get(key := key_of(result))
+        if self.stored.put(result):
+            new = self.stored.objects[key]
+            self.placer.schedules.put(cluster, new)
+            self._schedule_changed(key, new, old)
 
     def _definition_changed(self, name: str, kind: objects.Kind | None) -> None:
         """Watch the objects of a custom resource, or drop them with their kind."""

@@ -13,7 +13,6 @@ from nova.federator.controllers.catalog import Catalog
 from nova.federator.controllers.clusters import Clusters
 from nova.federator.controllers.events import Recorder
 from nova.federator.kube.client import Api, ApiError
-from nova.federator.kube.informer import later
 from nova.federator.scheduling import overrides
 from nova.federator.store import schedules
 from nova.federator.store.schedules import Entry, Schedule
@@ -51,6 +50,8 @@ class ScheduleWriter:
 
     def __init__(self, api: Api, catalog: Catalog, clusters: Clusters, recorder: Recorder, stored: Stored) -> None:
         self.api, self.catalog, self.clusters, self.recorder, self.schedules = api, catalog, clusters, recorder, stored
+        # Called with the cluster and each written schedule; stores the schedule if it is later than the watch.
+        self.written: Callable[[str, dict[str, Any]], None] = lambda _cluster, _result: None
 
     async def write(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None],
                      stored: Mapping[int, Schedule]) -> None:
@@ -117,10 +118,9 @@ class ScheduleWriter:
         else:
             result = await self.api.patch(old.path, {
                 "metadata": {"resourceVersion": old.version, **_traced(old.trace)}, "spec": spec})
-        stored = schedules.decode(result)  # do not wait for the watch
-        present = self.schedules.get(stored.group, {}).get(cluster, {}).get(stored.part)
-        if present is None or present.uid != stored.uid or not later(present.version, stored.version):
-            self.schedules.put(cluster, stored)  # otherwise the watch has a newer version
+        self.written(cluster, result)  # do not wait for the watch
+        if spec["part"] not in self.schedules.get(spec["group"], {}).get(cluster, {}):
+            raise ApiError(f"the schedule of {spec['group']} in {cluster} was deleted after it was written", 409)
 
     async def _restore(self, path: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Set the spec of a schedule that exists but was damaged. Raises ApiError."""

@@ -32,12 +32,13 @@ class Lists:
 
     def __init__(self) -> None:
         self.items: dict[str, list[Any]] = {}
+        self.version = "9"
         self.created: list[tuple[str, Any]] = []
         self.lists: collections.Counter[str] = collections.Counter()
 
     async def list_pages(self, path: str, **_query: str) -> AsyncIterator[Any]:
         self.lists[path] += 1
-        yield {"items": self.items.get(path, []), "metadata": {"resourceVersion": "9"}}
+        yield {"items": self.items.get(path, []), "metadata": {"resourceVersion": self.version}}
 
     async def list(self, path: str, **query: str) -> Any:
         return await anext(self.list_pages(path, **query))
@@ -76,6 +77,64 @@ def test_a_schedule_counts_whether_it_is_listed_before_or_after_its_cluster(orde
     asyncio.run(informers["schedules"].refresh())
     assert not federation.placer.schedules
     assert not federation.clusters.busy("a")
+
+
+@pytest.mark.parametrize(("former", "late"), [([], False), ([schedule()], False), ([], True)])
+def test_a_schedule_that_was_lost_before_the_watch_reported_it_is_written_again(former: list[Any], late: bool) -> None:
+    """A watch may be interrupted between a write and its event. If the schedule is deleted meanwhile, or restored from
+    a backup, the next list has to correct the scheduler: otherwise its group never runs. ``late``: the response of the
+    write arrives after that list."""
+    class Writes(Lists):
+        async def create(self, path: str, body: Any) -> Any:
+            self.created.append((path, body))
+            if late:
+                self.version = "30"
+                await federation.stored.refresh()
+            return {**body, "metadata": {**body["metadata"], "resourceVersion": f"{20 + len(self.created)}",
+                                         "generation": 2, "uid": "new"}}
+
+        async def patch(self, path: str, body: Any) -> Any:
+            if not path.startswith(schedules.path_of("nova-cluster-a")):
+                return {}
+            return await self.create(path, {**schedule(), "spec": body["spec"]})
+
+        async def find(self, _path: str) -> None:
+            return None
+
+        async def remove(self, _path: str, **_conditions: str) -> None:
+            pass
+
+    api = Writes()
+    federation = Federation(cast(Any, api))
+    informers = federation.clusters.informers
+    report = reports.render("nova-cluster-a", ClusterReport(epoch=1, nodes=[
+        NodeReport("n", {"pods": "9", "cpu": "4"}, {"pods": "9", "cpu": "4"})]))
+    report["metadata"]["resourceVersion"] = "1"
+    web = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 1, "template": {"spec": {
+        "containers": []}}}, "metadata": {"name": "web", "namespace": "shop", "uid": "u", "resourceVersion": "3",
+                                          "annotations": {PIN: "a"}}}
+    apps = federation.catalog.informer(cast(Any, api), next(kind for kind in objects.KINDS
+                                                            if kind.kind == "Deployment"))
+    api.items = {informers["clusters"].path: [CLUSTER], reports.REPORTS: [report], apps.path: [web],
+                 informers["heartbeats"].path: [lease(1)], federation.stored.path: former}
+
+    async def written(number: int) -> None:
+        async with asyncio.timeout(5):
+            while len(api.created) < number:
+                await asyncio.sleep(0.01)
+
+    async def run() -> None:
+        for informer in (*informers.values(), apps, federation.stored):
+            await informer.refresh()
+        placing = asyncio.create_task(federation.placer.run())
+        federation.placer.enqueue(WEB.key)
+        await written(1)
+        await asyncio.sleep(0.1)
+        await federation.stored.refresh()
+        federation.placer.enqueue(WEB.key)
+        await written(2)
+        placing.cancel()
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(("phase", "unsettled"), [("Active", {"a"}), ("Waking", set())])
