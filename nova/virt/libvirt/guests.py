@@ -196,7 +196,6 @@ class Guests(LocalGuests):
         """Give libvirt the server's keys and return its domain definition. Raises InvalidInput, InvalidDiskInfo."""
         config = self.with_ports(instance, self.config(instance))
         self.give_keys(instance.uuid, instance.block_devices, instance.tpm_secret)
-        tpm.restore(instance.uuid, config.tpm_version)
         local = disks.inspect_disks(instance)
         previous = self.previous(instance.uuid)
         return domain_xml.domain_xml(instance, config, local,
@@ -244,6 +243,7 @@ class Guests(LocalGuests):
     def _define(self, instance: Instance, xml: str) -> None:
         name = instance.name_by(self.settings.names)
         self.call(lambda connection: define_domain(connection, name, xml), instance.uuid)
+        tpm.restore(instance.uuid, Definition(xml).tpm_version)  # libvirt removes states of defined guests only
         directories.remove_files(instance.uuid, disks.OF_RESCUE)
 
     def define(self, instance: Instance) -> list[DeviceAddress] | None:

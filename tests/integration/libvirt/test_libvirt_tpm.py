@@ -128,6 +128,28 @@ def test_reverted_move_restores_the_tpm(pair: Hosts, guest_image: pathlib.Path) 
     one.driver.guests.destroy(instance)
 
 
+def test_move_that_ends_before_libvirt_defines_the_guest_leaves_no_tpm(pair: Hosts, guest_image: pathlib.Path) -> None:
+    """No state of a TPM may be outside the guest's directory before its guest is defined: nothing would remove it."""
+    one, two = pair
+    instance = tpm_server()
+    disks = small_guest(one, guest_image)
+    one.driver.disks.prepare(instance, disks)
+    one.driver.guests.spawn(instance, disks)
+    two.driver.cold_migration.receive_disks(instance, one.driver.cold_migration.open_disks(instance, 0))
+    libvirt = two.libvirt.uri
+    other = "<domain type='qemu'><name>{}</name><memory>1024</memory><os><type>hvm</type></os></domain>"
+    path = pathlib.Path(two.place, "other.xml")
+    path.write_text(other.format(instance.name_by("instance-%08x")))
+    two.run("virsh", "-c", libvirt, "define", str(path))
+    with pytest.raises(exception.NovaException):
+        two.driver.cold_migration.finish(instance)
+    two.driver.guests.destroy(instance)
+    assert tpm_files(two) == set()
+    two.run("virsh", "-c", libvirt, "undefine", instance.name_by("instance-%08x"))
+    one.driver.cold_migration.revert(instance)
+    one.driver.guests.destroy(instance)
+
+
 def state_of(host: LabHost, instance: Instance) -> str:
     return host.run("sha256sum", f"/var/lib/libvirt/swtpm/{instance.uuid}/tpm2/tpm2-00.permall")
 

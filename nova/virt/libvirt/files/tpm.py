@@ -23,7 +23,7 @@ def keep(uuid: str, place: str) -> None:
             copies.keep(path, place, name)
 
 
-def restore(uuid: str, version: str | None) -> None:
+def restore(uuid: str, version: str) -> None:
     """Move a TPM state of this version from the guest's directory to libvirt. Remove states of other versions."""
     for saved, name in disks.TPM_STATES.items():
         path = os.path.join(directories.directory(uuid), name)

@@ -29,6 +29,7 @@ class Definition:
         self.machine = attribute(root, "os/type", "machine")
         self.architecture = attribute(root, "os/type", "arch")
         self.nvram = root.findtext("os/nvram", "")
+        self.tpm_version = attribute(root, "devices/tpm/backend", "version")
         self.devices: ET.Element = root if (devices := root.find("devices")) is None else devices
         self.disks = {disk_key(item): KnownDisk(*_target(item), item) for item in self.devices.findall("disk")}
 
