@@ -119,7 +119,7 @@ async def _run(nova: Api, name: str, starting: asyncio.Semaphore) -> None:
 
 async def _run_all(kubeconfig: pathlib.Path, count: int) -> None:
     starting = asyncio.Semaphore(_AT_ONCE)
-    async with Api(load([kubeconfig]), agent="nova-agent", connections=0) as nova:
+    async with Api(load([kubeconfig]), agent="nova-agent", connections=8 * count) as nova:
         await asyncio.gather(*(_run(nova, f"simulated-{number:03}", starting) for number in range(count)))
 
 
