@@ -109,7 +109,8 @@ class Reconciler:
         if guests:
             self._assign()
         for guest in guests:
-            if self._runner.busy(guest.uuid):
+            if self._runner.busy(guest.uuid):  # for example a step that the conductor sent again after a restart
+                self._after(1, self.reap, guest.uuid)
                 continue
             LOG.info("[instance: %s] Removing the guest: the server is deleted or was evicted from this host%s",
                      guest.uuid, " (keeping its disks)" if guest.keep_disks else "")

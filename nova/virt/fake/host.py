@@ -117,9 +117,9 @@ class FakeHost:
         self.quiesced.discard(uuid)
         self.guests.remove(uuid)
         self.arrivals.forget(uuid, self.name)
+        files.remove(fake_disks.file_of(self.name, uuid))
         if not keep_disks:
             self.disks.remove(uuid)
-            files.remove(fake_disks.file_of(self.name, uuid))
 
     def take_over(self, uuid: str) -> None:
         """Complete the arrival of a migrated guest."""

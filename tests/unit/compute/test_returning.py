@@ -2,6 +2,7 @@
 
 import threading
 import time
+import types
 
 import pytest
 
@@ -10,6 +11,8 @@ from nova.compute.host import Machine
 from nova.compute.reconcile import Reconciler
 from nova.conf import CONF
 from nova.network.base import NoNetwork
+from nova.objects.base import new_uuid
+from nova.objects.servers.guest import Eviction, Whereabouts
 from nova.virt.fake.driver import FakeDriver
 
 HOSTS = 40
@@ -52,3 +55,25 @@ def test_resumed_hosts_synchronize_their_guests_at_different_times(conductor):
         reconciler.stop()
     moments = sorted(conductor.asked.values())
     assert moments[-1] - moments[0] > CONF.report_interval / 3
+
+
+def test_evicted_guest_is_removed_soon_after_the_step_that_used_it_when_the_host_started():
+    """Found by a storm: the guest stayed until the next periodic comparison, ten minutes later."""
+    conf.register()
+    uuid, removed, used = new_uuid(), [], threading.Event()
+    conductor = types.SimpleNamespace(
+        evictions=lambda _ctx, _host, _limit, marker: [] if marker else [Eviction(uuid=uuid)],
+        expected=lambda *_arguments: [],
+        whereabouts=lambda _ctx, _host, uuids: [Whereabouts(uuid=uuid, possible_hosts=[], must_leave=True)],
+        evicted=lambda _ctx, _host, uuids, _since: removed.extend(uuids))
+    machine = Machine(name="h1", driver=FakeDriver("h1"), network=NoNetwork(), images=None, cache=None)
+    reconciler = Reconciler(machine, conductor, types.SimpleNamespace(busy=lambda _uuid: not used.is_set()))
+    reconciler.compare()
+    assert not removed
+    used.set()
+    end = time.monotonic() + 10
+    while not removed:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    reconciler.stop()
+    assert removed == [uuid]
