@@ -9,8 +9,8 @@ _SLICE = 0.02  # seconds after which the workers of a queue yield
 
 
 class YieldingQueue(asyncio.Queue[T]):
-    """A queue whose workers yield to other tasks every 20 ms. Workers that wait for nothing else would block the event
-    loop until the queue is empty, so that no Lease is renewed."""
+    """A queue whose workers yield to other tasks every 20 ms. Otherwise, workers that never wait would block the event
+    loop until the queue is empty, and no Lease would be renewed."""
 
     _yielded = 0.0  # monotonic time
 
@@ -50,7 +50,7 @@ class KeyedQueue:
         return key
 
     def done(self, key: str) -> bool:
-        """End the processing of a key. Return True if the key was put meanwhile: the caller decides when it is due."""
+        """End the processing of a key. Return True if the key was put meanwhile: the caller must put it again."""
         self._active.discard(key)
         again = key in self._again
         self._again.discard(key)

@@ -25,7 +25,7 @@ ORPHAN = "nova.elotl.co/orphan"  # on a Cluster, "true": the copies in it stay w
 BACKPROPAGATED = "nova.elotl.co/backpropagated"
 BACKPROPAGATED_ORIGIN = "nova.elotl.co/backpropagated.origin"
 RECOVERED_BY = "nova.elotl.co/recovered-by"  # on objects that a recovery plan changed: run and step
-CLUSTER_LABELS = "nova.elotl.co/cluster."  # followed by provider, region, zone, version, novacreated
+CLUSTER_LABELS = "nova.elotl.co/cluster."  # prefix of labels: provider, region, zone, version, novacreated
 NAME_LABEL = "kubernetes.io/metadata.name"
 
 SCHEDULER, AGENT = "nova-scheduler", "nova-agent"  # sources of events, field managers

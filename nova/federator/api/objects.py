@@ -130,8 +130,8 @@ NOT_PORTABLE = {"ServiceAccount", "Job", "Namespace", "PersistentVolumeClaim", "
 
 
 def portable(manifest: dict[str, Any], managed_fields: object = None) -> dict[str, Any]:
-    """Remove fields that the control plane's API server has set and that each cluster sets for itself.
-    ``managed_fields``: of the object; an address or port of a Service that the user has set stays."""
+    """Remove fields that the control plane's API server has set and that each cluster sets for itself. Addresses and
+    ports of a Service stay if a user has set them. ``managed_fields``: metadata.managedFields of the object."""
     kind, spec = manifest.get("kind"), manifest.get("spec")
     if not isinstance(spec, dict):
         if kind == "ServiceAccount":
@@ -209,7 +209,7 @@ def _item_of(obj: Mapping[str, Any]) -> Item:
                         stop_time=_stop_time(spec))
         case ("batch", "Job"):
             parallelism = _count(spec.get("parallelism"), "spec.parallelism")
-            completions = spec.get("completions")  # absent: a work queue, which runs all its pods at once
+            completions = spec.get("completions")  # absent: a work queue, which runs all pods in parallel
             pods = parallelism if completions is None else min(parallelism, _count(completions, "spec.completions"))
             return Item(ref, labels, None, _pod(spec, "spec.template.spec"), pods,
                         break_first=True, stop_time=_stop_time(spec))

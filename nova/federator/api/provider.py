@@ -12,7 +12,7 @@ import msgspec
 
 from nova.common.errors import ReportedError
 
-NodeGroups = Mapping[str, Mapping[str, Any]]  # as status.nodeGroupsConfigs of a Cluster
+NodeGroups = Mapping[str, Mapping[str, Any]]  # name of a node group -> its sizes, see status.nodeGroupsConfigs
 
 
 class ProviderError(ReportedError):
@@ -20,8 +20,8 @@ class ProviderError(ReportedError):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster of a call. ``name``: of the Cluster object. The agent of the cluster reports ``provider`` to
-    ``version``: do not stop or delete anything because of these. ``node_groups``: the sizes before standby.
+    """The cluster of a call. ``name``: of the Cluster object. The fields from ``provider`` to ``version`` are reported
+    by the agent: do not stop or delete anything because of them. ``node_groups``: the sizes before standby.
     ``template``: for a new cluster, the cluster to copy. ``kubeconfig``: lets the agent of a created cluster join."""
 
     name: str

@@ -2,7 +2,7 @@
 
 import datetime
 
-CLOCK_ERROR = datetime.timedelta(hours=1)  # certificates are valid from so long ago: clocks elsewhere may be behind
+CLOCK_ERROR = datetime.timedelta(hours=1)  # validity of certificates before their issue, for slow clocks elsewhere
 
 
 def now() -> str:

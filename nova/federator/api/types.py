@@ -69,10 +69,10 @@ class Cluster(msgspec.Struct, frozen=True):
     reachable: bool
     standby: bool = False  # stopped, or being stopped or started: a workload that is placed here waits for it
     problem: str = ""  # why a cluster in standby cannot be woken now
-    draining: bool = False  # being deleted: everything moves away
+    draining: bool = False  # being deleted: all groups move to other clusters
     autoscaled: bool = False
     nodes: tuple[Node, ...] = ()
-    sequence: int = 0  # of the report; claims that the report includes are not counted again
+    sequence: int = 0  # number of the report; claims that the report includes are not counted again
     kinds: frozenset[str] | None = None  # "Kind.group" that its API server has; None: unknown, accept all
 
 

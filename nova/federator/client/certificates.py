@@ -19,7 +19,7 @@ from nova.common.errors import Invalid
 from nova.federator.api import times
 from nova.federator.kube.config import Kubeconfig
 
-HOURS = 87_600  # validity of all certificates
+HOURS = 87_600  # validity of all certificates, in hours
 AUTHORITIES = ("kubernetes-ca", "etcd-ca", "kubernetes-front-proxy-ca")
 MASTERS = "system:masters"
 CONTROL_PLANE, ETCD, KUBECONFIG, SIGNING = "nova-cert", "etcd-cert", "nova-kubeconfig", "nova-ca"  # names of Secrets

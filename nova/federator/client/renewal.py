@@ -127,7 +127,7 @@ class Renewal:
             await self._write(secret, {file: b"".join([*bundle, authority])})
 
     async def _distrust(self, secret: str, file: str, current: bytes) -> None:
-        """Keep only the authority that issued the present certificates: ``current``, or the newest of the list."""
+        """Remove the trusted authorities of a Secret except ``current``; if it is empty, except the newest one."""
         bundle = certificates.split_bundle((await self._files(secret)).get(file, b""))
         remaining = certificates.split_bundle(current)[0] if current else bundle[-1]
         if remaining not in bundle:
@@ -201,8 +201,8 @@ class Renewal:
             await asyncio.sleep(_POLL)
 
     async def _late_agents(self, confirmation: bool) -> list[str]:
-        """Return the clusters with late agents. ``confirmation``: agents that have not confirmed the trusted
-        authorities by a certificate request; otherwise agents that have no certificate of the present authority."""
+        """Return the clusters whose agents have no certificate of the present authority. If ``confirmation`` is set:
+        whose agents have not confirmed the trusted authorities by a certificate request."""
         stored = await self.hosting.get(f"{self._collection}/{certificates.CONTROL_PLANE}")
         config = certificates.administrator(stored, "")
         issuer = (await self._files(certificates.SIGNING)).get("ca.crt", b"")

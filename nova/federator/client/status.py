@@ -97,7 +97,7 @@ def _row(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def _component(title: str, missing: str, workload: Mapping[str, Any] | None) -> Line:
-    """Return the line of a component: only a warning if some of its replicas are ready, because these serve."""
+    """Return the line of a component. It is a warning, not an error, if some of the component's replicas are ready."""
     if workload is None:
         return Line(f"* {title} status... {missing}", "×")
     ready = (workload.get("status") or {}).get("readyReplicas", 0)

@@ -29,7 +29,7 @@ _WORKERS = 16  # schedules that are processed at the same time
 _AT_ONCE = 8  # objects of a schedule that are applied at the same time
 _LONGEST_DELAY = 60.0  # longest delay before a failed schedule is tried again, in seconds
 _INTERVAL = 1.0  # shortest time between two reports on a schedule, in seconds
-_RELEASED = 100  # with at most so many failed schedules, these are tried again when another schedule changes
+_RELEASED = 100  # failed schedules; if there are more, a change of another schedule does not retry them
 _STUCK = 5  # failed tries of a deletion after which the status of the schedule lists the remaining copies
 _CACHED_BYTES = 8 << 20  # bytes of packed manifests whose unpacked form is cached; the oldest ones are dropped
 
@@ -95,7 +95,7 @@ class Agent:
         if schedule is None:
             return
         report, at = self._reported.get(name, (schedule.report, 0.0))
-        if report.generation != schedule.generation:  # its first report is not delayed if all copies are ready
+        if report.generation != schedule.generation:  # no delay of this first report if all are ready
             settled = all(copy.phase == "Ready" for copy in self.copies.of(name).values())
             at = 0.0 if settled else self._began.get(name, 0.0)
         wait = at + _INTERVAL - time.monotonic()
@@ -148,8 +148,8 @@ class Agent:
                 tasks.create_task(self._work())
 
     async def _resume(self) -> None:
-        """Reconnect, and retry failed schedules, after each interruption of the heartbeat: without that, the agent
-        notices late that a connection is broken."""
+        """Reconnect, and retry failed schedules, after each interruption of the heartbeat. Otherwise, the agent would
+        notice broken connections too late."""
         resumed = self.heartbeat.resumed
         while True:
             await asyncio.sleep(0.5)
@@ -217,7 +217,7 @@ class Agent:
                 if workload(entry.ref) else previous.get(entry.ref.key, Observed(entry.ref))
                 for entry in schedule.entries]) or "its workloads are fenced"
         if limit is not None and self.heartbeat.silence() > limit / 2:
-            self.heartbeat.early.set()  # the interval of renewals considers this limit only once the copies exist
+            self.heartbeat.early.set()  # renew now: the interval of renewals is shortened only once the copies exist
             return "waiting for a renewal of the agent's Lease"
         try:
             manifests = self._unpack(schedule)
@@ -323,8 +323,8 @@ class Agent:
         return [Observed(ref, "Applied", "", "The copy is being deleted.") for ref in remaining]
 
     async def _remove(self, name: str, refs: Iterable[Ref]) -> list[Ref]:
-        """Delete copies in reverse apply_order, each order after the previous copies have ended. A copy that another
-        schedule lists is left to that schedule. Return the copies that still exist."""
+        """Delete copies in reverse apply_order. Wait for the end of copies before those with a lower order are deleted.
+        Keep copies that another schedule lists. Return the copies that still exist."""
         waiting = sorted(refs, key=objects.apply_order, reverse=True)
         namespaces = {ref.namespace for ref in waiting if ref.namespace}
         while waiting:
@@ -377,7 +377,7 @@ class Agent:
 
     async def _report(self, schedule: Schedule, observed: list[Observed]) -> str:
         """Write the status of a schedule if it changed, at most once per _INTERVAL. The first report on a generation
-        is delayed by _INTERVAL if copies are applied, but not ready yet. Return an empty text."""
+        is delayed by _INTERVAL if copies are applied, but not ready yet. Return an empty text: no retry is needed."""
         report = Report(schedule.generation, self.heartbeat.epoch, tuple(observed))
         previous, at = self._reported.get(schedule.name, (schedule.report, 0.0))
         if (report.generation, report.objects) == (previous.generation, previous.objects):

@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 _INTERVAL = 1.0  # seconds between two writes of a report
 _RETRY = 10.0  # seconds after which failed writes are repeated
 _PATHS = ("/apis/apps/v1", "replicasets"), ("/api/v1", "pods")
-_PREFIXES = ("nova.elotl.co/", "kubectl.kubernetes.io/last-applied-configuration")  # of omitted labels and annotations
+_PREFIXES = ("nova.elotl.co/", "kubectl.kubernetes.io/last-applied-configuration")  # omitted labels, annotations
 # Fields of pods that the control plane would refuse or interpret: it has no nodes and none of these classes.
 _POD_FIELDS = ("nodeName", "priority", "priorityClassName", "preemptionPolicy", "overhead", "runtimeClassName",
                "ephemeralContainers", "serviceAccount")
@@ -131,7 +131,7 @@ class Backpropagator:
 
 
 def _by_owner(informers: Iterable[Informer[_Part]]) -> dict[str, list[_Part]]:
-    """Return the parts of a namespace by the uid of their controller, in order of their age."""
+    """Return the ReplicaSets and Pods in caches by the uid of their controller, sorted by ``position``."""
     result: dict[str, list[_Part]] = {}
     for informer in informers:
         for part in sorted(informer.objects.values(), key=lambda part: part.position):

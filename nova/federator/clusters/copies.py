@@ -122,7 +122,7 @@ class Copies:
         return self._by_schedule.get(schedule, {})
 
     def schedules(self, target: str) -> list[str]:
-        """Return the names of schedules with copies that the agent of a cluster applied. ``target``: label value."""
+        """Return the schedules with copies that the agent of cluster ``target`` (its name as a label value) applied."""
         return [name for name, copies in self._by_schedule.items() if any(
             copy.target == target for copy in copies.values())]
 

@@ -26,7 +26,7 @@ from nova.federator.kube.config import Kubeconfig, decode
 LOG = logging.getLogger(__name__)
 _REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 _SECRET = "nova-agent-credentials"  # noqa: S105
-_TRUSTED_FILE, _BOOTSTRAP_FILE = "ca.crt", "replaced-ca.crt"  # in the Secret: see _with_stored_authorities
+_TRUSTED_FILE, _BOOTSTRAP_FILE = "ca.crt", "replaced-ca.crt"  # keys of the Secret
 _SERVER_FILE = "kubeconfig"  # in the Secret: a kubeconfig with the address of the control plane, without credentials
 _WAIT = 300.0  # seconds in which the control plane must sign a certificate request
 _RENEW_AT = 2 / 3  # fraction of its validity after which a certificate is renewed
@@ -210,8 +210,8 @@ def _content(secret: Object | None, name: str) -> bytes:
 
 
 def _with_stored_authorities(bootstrap: Kubeconfig, secret: Object | None) -> Kubeconfig:
-    """Replace the authorities of the bootstrap kubeconfig by published ones that were stored later. A bootstrap
-    kubeconfig that was changed since then takes precedence."""
+    """Replace the authorities of the bootstrap kubeconfig by the published ones in the Secret. If a user has changed
+    the bootstrap kubeconfig since these were stored, it is returned unchanged."""
     trusted, replaced = _content(secret, _TRUSTED_FILE), _content(secret, _BOOTSTRAP_FILE)
     return msgspec.structs.replace(bootstrap, ca=trusted) if trusted and replaced == bootstrap.ca else bootstrap
 

@@ -78,8 +78,8 @@ class Backpropagation:
             self._queue.put(key)
 
     async def run(self) -> None:
-        """Show objects until cancelled. Waits for the custom resource, which an earlier release lacks. Begins with all
-        reports, because another scheduler has processed them until now."""
+        """Show objects until cancelled. Waits until the custom resource is installed. Begins with all reports,
+        because another scheduler has processed them until now."""
         for key in self._reports_on:
             self._queue.put(key)
         async with asyncio.TaskGroup() as tasks:

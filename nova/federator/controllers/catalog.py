@@ -122,7 +122,7 @@ class Catalog:
         return None
 
     def belongs(self, ref: Ref, group: str) -> bool:
-        """Return True if an object is in a group, or was when its policy was deleted; other reports do not count."""
+        """Return True if an object is in a group, or was in the group when its policy was deleted."""
         placement = self.placements.get(ref.key)
         return placement.group == group if placement else group == ref.key or group.startswith("ScheduleGroup/")
 
@@ -237,7 +237,7 @@ class Catalog:
                 listed = policies.of_annotations(template.pin, template.spread_onto)
             except Invalid as error:
                 return Placement(item.ref.key, policies.nowhere(), problem=error.message)
-            if policy is not None:  # annotations choose clusters, but do not permit that a workload runs twice
+            if policy is not None:  # annotations choose clusters, but only policies set the failover
                 listed = msgspec.structs.replace(listed, failover=policy.failover, fence_after=policy.fence_after)
             return Placement(item.ref.key, listed)
         if policy is None:

@@ -67,7 +67,7 @@ class Clusters:
         self.records: dict[str, Record] = {}  # cluster that is not active -> its phase
         self._entering: set[str] = set()  # clusters that may be suspended: nothing new is placed there
         self._started = time.monotonic()
-        self._reachable: dict[str, bool] = {}  # cluster -> the state of which listeners were notified
+        self._reachable: dict[str, bool] = {}  # cluster -> last state that listeners received
         self._returned: dict[str, float] = {}  # cluster -> time at which it became reachable again
         self._busy: dict[str, int] = {}  # cluster -> number of its schedules that consume resources
         self._written: dict[str, tuple[bytes, float]] = {}  # cluster -> status and time of its last write
@@ -151,7 +151,7 @@ class Clusters:
         return bool(self._busy.get(name))
 
     def hold(self, name: str, held: bool) -> None:
-        """Treat a cluster as in standby before its phase is stored (``held``), or end this."""
+        """Treat a cluster as in standby before its phase is stored; with ``held`` False, end this."""
         (self._entering.add if held else self._entering.discard)(name)
         self._stale.add(name)
         if not held and name not in self.records:
@@ -265,7 +265,7 @@ class Clusters:
 
     def _renewed(self, key: str, new: _Lease | None, old: _Lease | None) -> None:
         namespace = key.partition("/")[0]
-        stored = self.leases.get(namespace)  # stays after a deletion: the agent may run on
+        stored = self.leases.get(namespace)  # kept if the Lease is deleted: its agent may still run
         if new is not None and (stored is None or (stored.renewed, stored.epoch) != (new.renewed, new.epoch)):
             if stored is not None or self._leases.synced.is_set():
                 new.observed = new.seen
@@ -306,7 +306,7 @@ class Clusters:
     def _check(self, name: str) -> None:
         reachable = self.reachable(name)
         if self._reachable.get(name) is not reachable:
-            if reachable and name in self._reachable and name not in self.records:  # else it was stopped, not lost
+            if reachable and name in self._reachable and name not in self.records:  # in standby: stopped, not lost
                 self._returned[name] = time.monotonic()
             self._reachable[name] = reachable
             self._stale.add(name)
@@ -428,7 +428,7 @@ def _label(value: str) -> str:
 def _lease_of(obj: Object) -> _Lease:
     spec = obj.get("spec") or {}
     epoch = spec.get("leaseTransitions")
-    waiting = (obj["metadata"].get("annotations") or {}).get(WAITING, "")  # a waiting agent counts like a renewal
+    waiting = (obj["metadata"].get("annotations") or {}).get(WAITING, "")  # the note counts as a renewal
     return _Lease(f"{spec.get('renewTime')}/{waiting}", epoch if isinstance(epoch, int) else 0, time.monotonic())
 
 

@@ -29,9 +29,9 @@ from nova.federator.store.schedules import STOP_MARGIN, Schedule, name_of
 LOG = logging.getLogger(__name__)
 _WORKERS = 16
 _LONGEST_DELAY = 60.0  # longest delay before a group whose writes failed is tried again, in seconds
-_READY_DEADLINE = 300.0  # Seconds after which a share that is not ready moves to another cluster.
-_PARTS = 4  # number of parts of a group whose copies are deleted if they have no schedule
-_INSPECTION = 300.0  # seconds before the groups of unchanged copies without a schedule are searched again
+_READY_DEADLINE = 300.0  # seconds after which a share that is not ready moves to another cluster.
+_PARTS = 4  # number of schedules (parts) per group and cluster that are searched for among the missing schedules
+_INSPECTION = 300.0  # seconds between two searches for the groups of the same missing schedules
 _AVOID = 600.0  # seconds for which a cluster where a group did not become ready is not chosen for it
 
 
@@ -351,7 +351,7 @@ class Placer:
 
     def _handed_over(self, name: str, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
         """Return True if no object of a group waits for its first schedule in another group. Until then its copies
-        stay, so that the other group takes them over with their volumes. Groups do not wait for groups that wait."""
+        stay, so that the other group takes them over with their volumes. No group waits for a waiting group."""
         for entry in (entry for parts in current.values() for part in parts.values() for entry in part.entries):
             placement, template = self.catalog.placements.get(entry.ref.key), self.catalog.templates.get(entry.ref.key)
             if placement is None or placement.group == name or template is None or template.problem \

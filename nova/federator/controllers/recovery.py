@@ -54,7 +54,7 @@ class Recovery:
         self._deadlines: dict[str, float] = {}  # uid of a Job -> monotonic time at which its step fails
 
     async def run(self) -> None:
-        """Start and execute runs until cancelled. Waits for the custom resources, which an earlier release lacks."""
+        """Start and execute runs until cancelled. Waits until the custom resources are installed."""
         async with asyncio.TaskGroup() as tasks:
             await start_optional(self.api, API_VERSION, _KINDS, (self.alerts, self.plans, self.runs), tasks)
             self._hold_interrupted()

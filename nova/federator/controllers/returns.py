@@ -19,8 +19,8 @@ class Returns:
         return self.clusters.unsettled() | {cluster for cluster, moving in self._moving.items() if moving != group}
 
     def record(self, group: str, targets: Collection[str], placed: Mapping[str, Mapping[int, Schedule]]) -> None:
-        """Record after a step of a group whether the group moves: a share that it leaves exists, or the new share is
-        not ready. Shares in unreachable clusters do not count, nor deleted shares once the new share is ready."""
+        """Record whether a group moves: its old share exists, or its new share is not ready. Old shares in unreachable
+        clusters do not count, nor those being deleted once the new share is ready."""
         ready = all(cluster in placed and all(part.ready for part in placed[cluster].values()) for cluster in targets)
         leaving = [part for cluster, parts in placed.items() if cluster not in targets
                    and self.clusters.reachable(cluster) for part in parts.values()]

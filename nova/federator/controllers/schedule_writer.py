@@ -79,7 +79,7 @@ class ScheduleWriter:
 
     def _render(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None]) -> tuple[
             list[Callable[[], dict[str, Any]]], list[Entry]]:
-        """Return the share of a cluster in a group: functions that return the manifests, and the entries."""
+        """Return the functions that create the manifests of a cluster's share in a group, and the schedule entries."""
         state = self.clusters.cluster(cluster)
         labels = state.labels if state else {}
         manifests: list[Callable[[], dict[str, Any]]] = []

@@ -41,8 +41,8 @@ from nova.federator.store import reports, schedules
 LOG = logging.getLogger(__name__)
 _CHECK = 1.0  # seconds between two checks of all clusters
 _FIRST_DELAY, _LONGEST_DELAY = 2.0, 300.0  # seconds before a failed call is repeated
-_RECONSIDER = 30.0  # seconds after which a copy is considered again for a group that got none
-_LEAVING = 2 * UNREACHABLE_AFTER  # seconds; if the agent still renews its Lease then, a stopped cluster was started
+_RECONSIDER = 30.0  # seconds between two attempts to copy a cluster for the same group
+_LEAVING = 2 * UNREACHABLE_AFTER  # seconds after a stop; an agent that renews its Lease later was started again
 # Reason and message of the event of a phase.
 _EVENTS: dict[Phase, tuple[str, str]] = {
     "Suspending": ("EnteringStandby", "The cluster is idle, and is being stopped."),
@@ -305,7 +305,7 @@ class Standby:
         nodes = [msgspec.structs.replace(node, available=node.capacity) for node in report.nodes]
         await prepare_namespace(self.api, name)
         await self._store_copy(name, msgspec.structs.replace(
-            report, epoch=0, sequence=0, clusterName=name, nodes=nodes), {})  # an agent must not choose the sizes
+            report, epoch=0, sequence=0, clusterName=name, nodes=nodes), {})  # an agent must not set group sizes
         body = cluster_body(name)
         record = Record("Suspended", times.now(), deleted=True, template=template)
         body["metadata"] |= {"labels": labels_of_copy(labels, name),

@@ -33,7 +33,7 @@ _PAGE = 500  # objects of one page of a list
 _DEPTH = 100  # levels of nested JSON objects and lists
 TRUNCATED = "nova.elotl.co/truncated"  # replaces content below _DEPTH levels
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
-_RETRIES = 4  # for requests that the server has certainly not executed (status 429, connection refused)
+_RETRIES = 4  # retries of a request that the server has certainly not executed (status 429, connection refused)
 
 
 class ApiError(ReportedError):

@@ -104,7 +104,7 @@ class Informer(Generic[T]):
                 missing.discard(key)
                 obj.setdefault("apiVersion", api_version)  # items of a list lack both
                 obj.setdefault("kind", kind)
-                written = stored != before.get(key) and later(stored or "", str(listed))  # after the list had begun
+                written = stored != before.get(key) and later(stored or "", str(listed))  # True: written after the list
                 if stored != listed and not written:
                     self._store(key, obj)
             version = str(page["metadata"]["resourceVersion"])
@@ -159,8 +159,8 @@ def later(version: str, other: str) -> bool:
 
 async def start_optional(api: Api, api_version: str, kinds: Collection[str], informers: Collection[Informer[Any]],
                          tasks: asyncio.TaskGroup) -> None:
-    """Wait until the server has custom resources, which an earlier release lacks, then run informers as tasks, and wait
-    until these have listed."""
+    """Wait until the server has the custom resources ``kinds``. Then run informers as tasks, and wait until these
+    have listed."""
     while True:
         with contextlib.suppress(ApiError):
             if set(kinds) <= (await api.discover(api_version)).keys():

@@ -353,7 +353,7 @@ class LocalCluster:
             *(("--feature-gates=APIPriorityAndFairness=false",) if self.options.small else ()), *nova)
 
     def _advertising(self) -> tuple[str, ...]:
-        """Return options that publish no address of the API server in the cluster, where no pods run that need it."""
+        """Return options that publish no API server address in the cluster: its pods are simulated and need none."""
         return ("--advertise-address=198.51.100.1", "--endpoint-reconciler-type=none")
 
     def _controller_manager(self) -> tuple[str, ...]:

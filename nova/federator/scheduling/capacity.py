@@ -59,7 +59,7 @@ class _Booking:
         self.booked: list[tuple[int, PodNeeds, int]] = []
 
     def wanted(self) -> dict[str, tuple[PodNeeds, int]]:
-        """Return the pods that may run: for each item, those of the schedules or of the decision, if it needs more."""
+        """Return the pods that may run: per item those of the schedules, or of the decision if it needs more."""
         result = dict(self.stored)
         for key, (needs, pods) in (self.decided or {}).items():
             old = self.stored.get(key)
@@ -327,7 +327,7 @@ def _constraints(needs: PodNeeds) -> tuple[object, ...]:
 
 def _places(nodes: tuple[Node, ...], free_of: Callable[[int], Mapping[str, int]], needs: PodNeeds,
             pods: int) -> list[tuple[int, int]]:
-    """Return the nodes for pods as (node, number of pods), the node with the most room first; without unfit pods."""
+    """Return the nodes for pods as (node, number of pods), sorted by room, largest first. Omit unfit pods."""
     counts = sorted(((count, index) for index, node in enumerate(nodes)
                      if (count := _count(free_of(index), needs)) and not obstacle(node, needs)),
                     key=lambda entry: (-entry[0], entry[1]))

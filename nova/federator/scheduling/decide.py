@@ -266,7 +266,7 @@ def _spread(group: Group, policy: Policy, candidates: Sequence[Cluster], claims:
             for name, share in shares.items():
                 if share or not item.replicas:
                     targets[name][item.ref.key] = share
-        if item.pod is not None and len(group.items) > 1:  # these resources are not free for further members
+        if item.pod is not None and len(group.items) > 1:  # book these pods before the next member is placed
             for name, room in rooms.items():
                 if item.ref.key in targets[name]:
                     room.take(item, targets[name][item.ref.key])

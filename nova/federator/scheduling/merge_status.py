@@ -22,7 +22,7 @@ _LIVE = ("Available", "Ready", "ContainersReady")
 # Conditions that report a problem: True is their worst status. The worst status of other conditions is False.
 _PROBLEMS = ("Failed", "ReplicaFailure", "FailureTarget", "DisruptionTarget")
 _LARGEST = (1 << 31) - 1  # largest value of a counter
-# A counter of name collisions in one cluster. API servers refuse to lower or remove it: neither copied nor removed.
+# A counter of name collisions in one cluster. API servers refuse to lower or remove it, so it is left as it is.
 COLLISIONS = "collisionCount"
 STALE = "NovaStatusStale"  # type of the condition of an object with a copy in a cluster that does not report
 

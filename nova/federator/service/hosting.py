@@ -15,7 +15,7 @@ LOG = logging.getLogger(__name__)
 _INIT = "nova-cluster-init-kubeconfig"
 _RETRY = 2.0  # seconds between two tries
 _EVENT_INTERVAL = 1200.0  # seconds after which events are written again: API servers delete them after an hour
-_TOKEN_HOURS = 168  # validity of the token in the kubeconfig for agents; half of it later, the token is replaced
+_TOKEN_HOURS = 168  # validity of the token in the kubeconfig for agents, in hours; replaced after half of it
 
 
 class Hosting:
