@@ -197,7 +197,7 @@ class Restoration:
             await manifests.wait_ready(self.hosting, self.namespace, plural, name, _TIMEOUT)
 
     async def _wait_ended(self, workload: Object) -> None:
-        """Wait until a component has no pods: pods of etcd use the volumes, pods of others have caches of the data."""
+        """Wait until a component has no pods: pods of etcd use volumes, pods of other components cache data."""
         selector = ",".join(f"{key}={value}" for key, value in workload["spec"]["selector"]["matchLabels"].items())
         deadline = time.monotonic() + _TIMEOUT
         while pods := (await self.hosting.list(self._pods, labelSelector=selector))["items"]:

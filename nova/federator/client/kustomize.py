@@ -16,7 +16,7 @@ _KEYS = {"containers": "name", "initContainers": "name", "env": "name", "volumes
 
 
 def read(path: pathlib.Path) -> list[Object]:
-    """Return the objects of a file. Raises Invalid."""
+    """Return the objects in a YAML file. Raises Invalid."""
     try:
         return [obj for obj in yaml.safe_load_all(path.read_text()) if obj]
     except OSError as error:

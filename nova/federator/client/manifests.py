@@ -147,7 +147,7 @@ def _adapted(folder: pathlib.Path, settings: Settings) -> list[Object]:
 
 
 def _placed(obj: Object, name: str) -> Object:
-    """Put an object, and the service accounts that it binds, into a namespace. Objects without a namespace stay."""
+    """Set the namespace of an object, unless it is cluster-scoped, and of the service accounts that it binds."""
     if not obj["kind"].startswith("Cluster"):
         obj["metadata"]["namespace"] = name
     for subject in obj.get("subjects", ()):

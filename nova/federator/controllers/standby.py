@@ -164,12 +164,12 @@ class Standby:
             memory.failures = 0
         except Exception as error:  # an error of a provider must not stop the scheduler
             if not isinstance(error, (ReportedError, TimeoutError)):
-                LOG.exception("Cluster %s: unexpected error in %s", name, step.action)
+                LOG.exception("Cluster %s: unexpected error in step %s, retrying", name, step.action)
             message = str(error) or f"{step.action} did not end within {deadline:.0f} s"
             memory.failures += 1
             memory.retry_at = time.monotonic() + min(_FIRST_DELAY * 2 ** min(memory.failures - 1, 20), _LONGEST_DELAY)
             if not (isinstance(error, ApiError) and (error.conflict or error.missing)):
-                LOG.warning("Cluster %s: %s failed, retrying: %s", name, step.action, message)
+                LOG.warning("Cluster %s: step %s failed, retrying: %s", name, step.action, message)
                 self._emit(name, "StandbyFailed", f"{step.action} failed and is repeated: {message}", "Warning")
                 await self._note(name, message)
 

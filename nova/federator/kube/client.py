@@ -376,9 +376,9 @@ class Api:
 
 async def hedged(attempt: Callable[[], Coroutine[Any, Any, T]], pause: float) -> T:
     """Return the first result of up to three attempts, each begun ``pause`` seconds after the previous one. An API
-    server may send a request to a member of etcd that does not respond; a retry may use another member. For requests
-    that may be executed twice, such as writes with a resourceVersion, whose conflict may be with an earlier attempt.
-    Raises ApiError when a server refuses an attempt (4xx), or after three failures. The caller limits the time."""
+    server may send a request to a member of etcd that does not respond; a retry may use another member. A request must
+    permit two executions, as writes with a resourceVersion do: the second one fails with a conflict. Raises ApiError
+    when a server refuses an attempt (4xx), or after three failures. The caller limits the time."""
     async def delayed(seconds: float) -> T:
         await asyncio.sleep(seconds)
         return await attempt()

@@ -166,7 +166,7 @@ def _data(entry: dict[str, Any], field: str, directory: pathlib.Path | None) -> 
 
 
 def _filled(path: pathlib.Path) -> bytes:
-    """Return the content of a file. Raises Invalid if it is empty: an empty ca.crt means all public authorities."""
+    """Return the content of a file. Raises Invalid if it is empty: an empty ca.crt would trust all public CAs."""
     if not (content := _content(path)).strip():
         raise Invalid(f"{path} is empty.")
     return content

@@ -110,7 +110,7 @@ class Processes:
                     LOG.warning("Sent SIGKILL to process %d of %s: it ignored SIGTERM for %.0f s", record.pid,
                                 self.directory, timeout)
             if not await _ended(records, timeout):
-                LOG.error("Processes of directory %s still run after SIGKILL, not waiting: %s", self.directory,
+                LOG.error("Not waiting any longer for processes of %s that survived SIGKILL: %s", self.directory,
                           [record.pid for record in records])
         for name in names:
             self.forget(name)

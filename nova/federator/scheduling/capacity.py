@@ -159,7 +159,7 @@ class Room:
         return sum(number for _index, number in places)
 
     def _unfit(self, needs: PodNeeds, pods: int, fitting: int) -> Fit:
-        """Return the first check that fails, with its numbers."""
+        """Return the first check that fails, and its message with requested and free amounts."""
         nodes = self._nodes.nodes
         if not nodes:
             return Fit(False, 0, "nodes", "the cluster reports no schedulable node; it needs at least one")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nova.common.errors import Invalid
-from nova.federator.api.names import NAME_LABEL
+from nova.federator.api.names import NAME_LABEL, PIN, SPREAD_ONTO
 from nova.federator.api.quantity import excerpt
 from nova.federator.api.selectors import SelectorIndex, compile_selector, label_key, matches
 from nova.federator.api.types import Failover, Item, Override, Policy, Selector, Spread
@@ -142,14 +142,14 @@ def of_annotations(pin: str, spread_onto: str) -> Policy:
     Raises Invalid."""
     if pin:
         if not pin.strip():
-            raise Invalid("annotation cluster: not the name of a cluster.")
+            raise Invalid(f"annotation {PIN}: not the name of a cluster.")
         return _listed([pin.strip()], None)
     text, _separator, mode = spread_onto.partition("::")
     names = [name.strip() for name in text.split(",") if name.strip()]
     if mode not in ("", "Divide", "Duplicate"):
-        raise Invalid(f"annotation spread-onto: the mode {excerpt(mode)} is not Divide or Duplicate.")
+        raise Invalid(f"annotation {SPREAD_ONTO}: the mode {excerpt(mode)} is not Divide or Duplicate.")
     if not names or len(names) > _LIST:
-        raise Invalid(f"annotation spread-onto: not a list of 1 to {_LIST} clusters.")
+        raise Invalid(f"annotation {SPREAD_ONTO}: not a list of 1 to {_LIST} clusters.")
     return _listed(names, Spread(NAME_LABEL, mode == "Duplicate"))
 
 

@@ -78,7 +78,7 @@ class AlertReceiver:
                 self._reload()
 
     def _reload(self) -> None:
-        """Use the present files of the certificate for new connections."""
+        """Reload the certificate and key files for new connections."""
         if self.tls and self.certificate:
             try:  # a certificate and a key that do not match must not change the context in use
                 for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.tls):

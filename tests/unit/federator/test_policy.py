@@ -168,7 +168,7 @@ def test_kinds_restrict_a_policy() -> None:
 @pytest.mark.parametrize(("pin", "spread_onto"), [("", "a,b::Half"), ("", ",,"), ("", "::Divide"), ("  ", "")])
 def test_invalid_annotations_are_reported(pin: str, spread_onto: str) -> None:
     """Facts chapter 3: the annotations cluster and spread-onto."""
-    with pytest.raises(Invalid, match=r"annotation (cluster|spread-onto)"):
+    with pytest.raises(Invalid, match=r"annotation nova.elotl.co/(cluster|spread-onto)"):
         of_annotations(pin, spread_onto)
 
 
