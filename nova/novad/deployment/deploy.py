@@ -56,7 +56,7 @@ class Others(Protocol):
 
 class Terms(msgspec.Struct, frozen=True):
     """Options of a deployment. ``renew``: secrets that get new values, which are random if they are "".
-    ``assignments``: those of other nodes. ``origin``: the control node that requested the deployment and decides
+    ``assignments``: assignments of other nodes. ``origin``: the control node that requested the deployment and decides
     about it. ``drop_data``, ``drop_secrets``: a removal includes the data and the secrets."""
 
     renew: Mapping[str, str] = {}

@@ -118,7 +118,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Participation(msgspec.Struct, frozen=True, kw_only=True):
-    """The role of a node in a deployment. ``done``: it is committed; ``settled``: the node has received the decision."""
+    """The role of a node in a deployment. ``done``: it is committed; ``settled``: the node received the decision."""
 
     deployment: int
     address: str
