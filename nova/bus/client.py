@@ -24,7 +24,7 @@ _RETRIES = 2  # number of attempts to reach the broker again before a message fa
 _SHORTEST = 0.1  # minimum timeout of a call in seconds, even if the checks before the call took longer
 _REPLY_TIME = 1.0  # seconds of a call's timeout (but at most a tenth of it) that are reserved for the reply
 _FANOUT_SECONDS = 10.0  # timeout of a fanout in seconds, of which a fraction is for the confirmation by the broker
-# Seconds after which a cast expires if its declaration has no timeout. Receivers read the database more often.
+# Seconds after which a cast without a declared timeout expires. Receivers poll the database at shorter intervals.
 _CAST_SECONDS = 300.0
 # Maximum seconds between two attempts of a service that waits for another service to start.
 _MAX_PAUSE = 10.0

@@ -90,7 +90,7 @@ class _Clock:
         self._late_by = 0.0
 
     def age(self, difference: float, now: float) -> float:
-        """Return the age of a message whose arrival and sending differ by ``difference`` on the two clocks."""
+        """Return the age of a message. ``difference``: its arrival by the clock here minus sending by the sender's."""
         return max(0.0, difference - self._offset - _DRIFT * (now - self._updated_at))
 
     def learn(self, difference: float, lifetime: float, now: float) -> None:

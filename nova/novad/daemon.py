@@ -31,7 +31,7 @@ from nova.novad.signing import profiling_token
 LOG = logging.getLogger(__name__)
 
 RUNNING, UNHEALTHY, STOPPED, MISSING = "running", "unhealthy", "stopped", "missing"
-# Seconds between two restarts of a component that keeps exiting: doubled each time, up to the last value.
+# Pause in seconds before a restart of a component that keeps exiting: doubled after each restart, up to the maximum.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _CALM = 60.0  # Seconds after which a restarted component counts as stable.
 
@@ -166,7 +166,7 @@ class Daemon:
             yield peers
 
     def _wanted(self, wanted: dict[str, str], peers: Sequence[Peer]) -> list[Change]:
-        """Return the changes of this node. Raises NotKnown, Refused."""
+        """Return the changes of this node that deploy ``wanted`` ({component: version}). Raises NotKnown, Refused."""
         places = [self.options.place, *(peer.place for peer in peers)]
         for name in wanted:
             if not any(place.runs(self.whole.component(name)) for place in places):
@@ -348,7 +348,7 @@ class Daemon:
             return
         if stop:
             self.deployer.containers.stop(deployed)
-        LOG.warning("Restarting component %s: %s", deployed.name, why)
+        LOG.warning("Starting component %s again, reason: %s", deployed.name, why)
         self._starts[deployed.name] = (times + 1, time.monotonic())
         self._failures.pop(deployed.name, None)
         self.deployer.containers.begin(deployed)
@@ -374,4 +374,4 @@ class Daemon:
 
 
 def _log_progress(name: str, what: str) -> None:
-    LOG.info("Recovery after a restart, component %s: %s", name or "the platform", what)
+    LOG.info("Rollback or cleanup of %s: %s", f"component {name}" if name else "the platform", what)

@@ -19,7 +19,7 @@ _MOST = 1 << 20  # maximum number of bytes of a file
 _LONG_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""", re.ASCII)
 # Maximum number of values of a YAML document, checked before values are built. An alias counts as all its values.
 _NODES = 20_000
-_LONG = 500  # Number of characters of a text that count as one more value.
+_LONG = 500  # Number of characters: a text counts as one value, and one more for each _LONG characters.
 _DEPTH = 32
 # Maximum number of characters of a number or date: the time to convert "1:1:1…" grows with the square of its length.
 _NUMBER = 100
@@ -33,7 +33,7 @@ class _Loader(_Base):  # type: ignore[misc]
 
     def flatten_mapping(self, node: Any) -> None:
         keys = collections.Counter(str(key.value) for key, _value in node.value if key.value != "<<")
-        if len(keys) < keys.total() and not hasattr(node, "flat"):  # A merged table has keys of its sources.
+        if len(keys) < keys.total() and not hasattr(node, "flat"):  # A flattened table also has keys of merged tables.
             _refuse(node.start_mark, f"the key {keys.most_common(1)[0][0]!r} is defined twice")
         node.flat = True
         super().flatten_mapping(node)

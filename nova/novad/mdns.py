@@ -59,7 +59,7 @@ def instance(name: str, properties: Mapping[bytes, bytes | None], addresses: Seq
 
 class Watch:
     """A watch of instances on the network. Raises OSError if there is no network to listen on. A full table drops
-    instances silently, and zeroconf reports only changes: a new watch finds dropped instances again."""
+    instances silently. zeroconf reports only changes, so only a new watch finds dropped instances again."""
 
     def __init__(self, interfaces: Sequence[str] | None = None) -> None:
         from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf

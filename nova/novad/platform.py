@@ -180,7 +180,7 @@ class Platform(Strict, frozen=True, kw_only=True):
         return self.components[name]
 
     def part(self, place: Place) -> Platform:
-        """Return the components that a node runs, with placeholders for names and addresses."""
+        """Return the platform with only the components that a node runs. Placeholders are not filled in."""
         chosen = {name: component for name, component in self.components.items() if place.runs(component)}
         return msgspec.structs.replace(self, components={name: msgspec.structs.replace(
             component, depends=tuple(other for other in component.depends if other in chosen),
@@ -188,7 +188,7 @@ class Platform(Strict, frozen=True, kw_only=True):
             for name, component in chosen.items()})
 
     def at(self, place: Place, places: Sequence[Place]) -> Platform:
-        """Return the part of the platform for a node, one of ``places``, with names and addresses filled in. Raises
+        """Return the components for a node, one of ``places``, with names and addresses filled in. Raises
         Invalid for an address of a component on no or several nodes, and for a node name not allowed in files."""
         part = self.part(place)
         placed = msgspec.structs.replace(part, components={

@@ -151,7 +151,7 @@ class Secrets:
         return {name: value for name, value in sorted(values.items()) if self._read(name) != value}
 
     def keep(self, names: Iterable[str]) -> None:
-        """Save the current values of these secrets, and of no other secrets, for put_back()."""
+        """Save the current values of these secrets for put_back(), and delete all values saved before."""
         self.forget()
         for name in names:
             files.replace(self.directory / f".kept-{name}", (self.directory / name).read_bytes(), sync=True)

@@ -46,12 +46,12 @@ def signature(secret: str, method: str, ours: str, theirs: str, request: bytes) 
 
 
 def node_secret(secret: str, node: str) -> str:
-    """Return the shared secret of another node. It reveals nothing about ``secret``, the secret of the control node."""
+    """Derive the shared secret of a node from ``secret``, the secret of the control node, which it does not reveal."""
     return _mac(secret.encode(), "secret of node", node)
 
 
 def profiling_token(secret: str) -> str:
-    """Return the token of clients that request profiles. It opens nothing else and reveals nothing about ``secret``."""
+    """Return the token of clients that request profiles. It gives no other access, and does not reveal ``secret``."""
     return _mac(secret.encode(), "token for profiles")
 
 

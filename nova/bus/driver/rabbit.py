@@ -39,9 +39,9 @@ class _Publisher:
 
     def __init__(self, opener: Opener, until: float) -> None:
         self.connection: Connection = opener.open(until)
-        self.declared: set[str] = set()  # names of exchanges and queues
+        self.declared: set[str] = set()  # names of the exchanges and queues that this connection has declared
         self._opening = 0  # number of channel openings when the broker agreed to confirm messages
-        self._tag = 0  # number of messages published since then
+        self._tag = 0  # number of messages published since this agreement
         self._confirmed: bool | None = None
         self._returned = False
         self._channel = self.connection.channel

@@ -184,7 +184,7 @@ class Listener(oslo.BaseListener):  # type: ignore[misc]
             self._changed.notify()
 
     def stop(self) -> None:
-        """Stop receiving requests. Requests that the broker delivered and this process has not begun return to it."""
+        """Stop receiving requests. Delivered requests that this process has not started go back to the broker."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()

@@ -31,7 +31,7 @@ _LONGEST_DUMP = 6 * 3600.0  # Timeout of a dump or restore command in seconds.
 # Kinds of cleanup tasks, as stored in the journal and shown to users.
 BACKUP, FILES, DATA, NETWORK, SECRETS, OLD_SECRETS = "backup", "files", "data", "network", "secrets", "kept secrets"
 VOLUME = "podman volume"
-UNNAMED = "unnamed "  # Prefix of journal facts: podman's volumes without a name that a removal of data removes.
+UNNAMED = "unnamed "  # Prefix of journal facts: anonymous podman volumes, which a removal of data deletes.
 
 # (component, progress): called for clients that follow a change.
 Progress = Callable[[str, str], None]
@@ -276,7 +276,7 @@ class Containers:
                 *([CleanupTask(kind=SECRETS, name="")] if secrets else [])]
 
     def tasks_after(self, changes: Sequence[Change], undone: bool = False) -> list[CleanupTask]:
-        """Return the cleanup after these changes, or their undo: files, unused networks and old values of secrets."""
+        """Return the cleanup tasks after these changes or their undo: files, unused networks, old secret values."""
         deployed = {**self.journal.components(),
                     **{change.name: change.before if undone else change.after for change in changes}}
         touched = _networks([state for change in changes for state in (change.before, change.after)])

@@ -51,12 +51,12 @@ class Others(Protocol):
         """Apply the changes of the nodes, which then wait for the decision. Raises Refused, Failed."""
 
     def settle(self, ident: int, done: bool, progress: Progress) -> list[str]:
-        """Send the decision to the nodes; return the nodes that did not receive it, to which it is sent again later."""
+        """Send the decision to the nodes. Return the nodes that did not receive it: sending is retried later."""
 
 
 class Terms(msgspec.Struct, frozen=True):
     """Options of a deployment. ``renew``: secrets that get new values, which are random if they are "".
-    ``assignments``: the parts of other nodes. ``origin``: the control node that requested the deployment and decides
+    ``assignments``: assignments of other nodes. ``origin``: the control node that requested the deployment and decides
     about it. ``drop_data``, ``drop_secrets``: a removal includes the data and the secrets."""
 
     renew: Mapping[str, str] = {}
@@ -228,7 +228,7 @@ class Deployer:
         return deployment
 
     def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
-        """Fetch and check the images of a deployment, within :meth:`changing`. Raises as run()."""
+        """Fetch and check the images of a deployment, within :meth:`changing`. Raises the exceptions of run()."""
         self._check(kind, self._fetched(0, kind, changes, progress), True)  # run() checks the data that are removed.
 
     def decide(self, ident: int, done: bool, progress: Progress, removals: Sequence[CleanupTask] = ()) -> None:
@@ -240,7 +240,7 @@ class Deployer:
         else:
             self.journal.reopen(ident)
             self._undo(ident, "The control node decided to undo the deployment.", progress)
-        LOG.info("Deployment %d is %s: received from the control node", ident, "done" if done else "undone")
+        LOG.info("Deployment %d is %s, as the control node decided", ident, "done" if done else "undone")
 
     def _deployment(self, ident: int) -> Deployment:
         deployment = self.journal.deployment(ident)
@@ -405,7 +405,7 @@ class Deployer:
                     if deployment.kind != BACK_UP:  # A backup changes no component.
                         self.containers.restore_data(ident, deployment.changes, progress)
                     self.secrets.put_back()
-                    self.journal.advance(ident, BACKUP)  # A retry restores no data that were written since.
+                    self.journal.advance(ident, BACKUP)  # A retry keeps data written after this restoration.
                 self.containers.restore_containers(deployment.changes, progress)
                 self.containers.remove_partial_backups(deployment)
         except Cancelled:

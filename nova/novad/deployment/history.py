@@ -104,8 +104,8 @@ def _state(journal: Journal, deployment: Deployment, change: Change) -> State | 
 
 
 def _guessed(journal: Journal, states: Sequence[State], change: Change) -> State | None:
-    """Return the state to which a rollback of an earlier release returned. Its end created the restored backup; without
-    data it is the last state of the same version."""
+    """Return the state that a rollback by an earlier release of novad restored: the newest state with the same image
+    and configuration, before the deployment that created the restored backup (if a backup was restored)."""
     backup = journal.backup(change.restore)
     return next((candidate for candidate in reversed(states) if change.after is not None and not candidate.removed
                  and candidate.origin == change.after.deployment
@@ -113,7 +113,7 @@ def _guessed(journal: Journal, states: Sequence[State], change: Change) -> State
 
 
 def _target(states: Sequence[State], to: int | None, has_data: bool) -> State | None:
-    """Return the target state; None if it does not exist, or if the current state is it or an unchanged copy of it."""
+    """Return the state to restore; None if it does not exist, or if the current state is equal to it."""
     if not states:
         return None
     current = states[-1]
@@ -141,8 +141,8 @@ def _backup(journal: Journal, name: str, deployment: int) -> int:
 
 
 def _written(journal: Journal, states: Sequence[State], end: int) -> Mapping[str, tuple[int, int]]:
-    """Return the components whose data a component has changed since the end of one of its states (``data_of``). Each
-    has the deployment before which its data were unchanged, and the backup that this deployment created."""
+    """Return the other components (``data_of``) whose data a component's states changed since deployment ``end``.
+    Each is mapped to the first deployment that changed its data, and to the backup made by that deployment."""
     written: dict[str, tuple[int, int]] = {}
     for state in states:
         if state.deployment >= end and not state.removed:
@@ -159,7 +159,7 @@ def _after(journal: Journal, ident: int, name: str) -> Deployed | None:
 
 
 def former_digest(journal: Journal, component: Component, digest: str) -> str:
-    """Return the recorded digest of the tag if it is not ``digest``: the user must then confirm ``digest``. Else ""."""
+    """Return the recorded digest of the tag if it differs from ``digest``: a user must confirm the new one. Else ""."""
     # A channel of a registry with TLS may move: another image behind it is an update.
     moves = not component.version and not is_on_loopback(component.image)
     if component.digest or moves or not digest:

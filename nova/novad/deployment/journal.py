@@ -64,9 +64,9 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of a component by a deployment. No ``after``: removal; no ``before``: new component. ``restore``: the
-    backup whose data it gets (a rollback), or 0 to keep its data. ``state``: in a rollback, the deployment that created
-    the target state; 0 for components that only get other data, and in journals of older releases."""
+    """The change of a component by a deployment. ``after``: None for a removal; ``before``: None for a new component.
+    ``restore``: the backup with the data to restore, or 0 to keep the data. ``state``: in a rollback, the deployment
+    that created the target state; 0 for components that only get other data, and in journals of older releases."""
 
     name: str
     before: Deployed | None = None
@@ -83,8 +83,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """A state of a component, see :mod:`nova.novad.deployment.history`. ``deployment``: the deployment that created it.
-    ``parent``: the target state of a rollback from it, or 0. ``source``: the state that a rollback copied. ``origin``:
-    the deployment of its image and configuration. ``removed``: the component was removed."""
+    ``parent``: the state that a rollback from this state restores, or 0. ``source``: the state that a rollback copied.
+    ``origin``: the deployment of its image and configuration. ``removed``: the component was removed."""
 
     component: str = ""
     deployment: int = 0
@@ -118,7 +118,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Participation(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of another node in a deployment. ``done``: that is done; ``settled``: the node has the decision."""
+    """The role of a node in a deployment. ``done``: it is committed; ``settled``: the node received the decision."""
 
     deployment: int
     address: str
@@ -248,13 +248,13 @@ class Journal:
         return {ident: msgspec.json.decode(text, type=Origin) for ident, text in rows}
 
     def given(self, coordinator: str, number: int) -> Deployment | None:
-        """Return the deployment on this node for a deployment of a control node."""
+        """Return the deployment of this node that executes deployment ``number`` of a control node."""
         return next(iter(self._structs(
             Deployment, "select * from deployments where id = (select max(deployment) from given where coordinator = ? "
             "and number = ?)", coordinator, number)), None)
 
     def given_until(self, coordinator: str, number: int) -> int:
-        """Return the newest deployment on this node for deployments of a control node up to this number, or 0."""
+        """Return the id of the newest deployment here that executes one of a control node up to ``number``, or 0."""
         [(ident,)] = self._execute("select max(deployment) from given where coordinator = ? and number <= ?",
                                    coordinator, number)
         return int(ident or 0)

@@ -58,7 +58,7 @@ class Away(ReportedError):
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """An accepted node that responds. ``place``: as it was accepted; ``steered``: a control node assigns components."""
+    """An accepted node that responds. ``place``: accepted name and roles; ``steered``: it has a control node."""
 
     url: str
     place: Place
@@ -107,7 +107,7 @@ class Coordinator:
             self.discovery.stop()
 
     def survey(self) -> list[Peer]:
-        """Return the nodes of the platform. Raises Refused naming nodes that do not respond or accept assignments."""
+        """Return the nodes of the platform. Raises Refused, with nodes that do not respond or refuse assignments."""
         peers, silent = ([], {}) if (pending := self._unaccepted()) else self.query_nodes()
         if lacking := pending or silent:
             raise Refused(f"{'; '.join(lacking.values()).removesuffix('.')}. Nothing was changed.")
@@ -176,7 +176,7 @@ class Coordinator:
         removed = [*(f"{_ACCEPTED}{url}" for url, stored in self._stored().items() if node in (stored.node, url)),
                    *(f"{_EARLIER}{url}" for url, name in self._journal.facts(_EARLIER).items() if node in (name, url))]
         if not removed:
-            raise NotKnown(f"No accepted node {node}. Nodes listed in the option nodes are changed in novad.toml.")
+            raise NotKnown(f"No accepted node {node}. Edit novad.toml to remove a node of the option nodes.")
         for fact in removed:
             self._journal.drop_fact(fact)
 
@@ -268,7 +268,7 @@ class Coordinator:
                        longest: float = _SETTLE) -> None:
         """Send the decision on a deployment to a node; retry for ``seconds`` seconds. Raises ReportedError."""
         end = time.monotonic() + seconds
-        places = self._accepted()  # The node may have another address, or another name, by now.
+        places = self._accepted()  # The address or name of the node may have changed since the deployment.
         url = next((url for url, place in places.items() if place.node == participation.node), participation.address)
         node = places[url].node if url in places else participation.node
         request = pb.SettleRequest(coordinator=self.ident, number=participation.deployment, done=done)
@@ -297,8 +297,8 @@ class Coordinator:
                 return
             try:
                 self._send_decision(
-                    participation, done, lambda name, what: LOG.info("Applying the outcome: %s: %s", name, what), 0.0,
-                    longest)
+                    participation, done, lambda name, what: LOG.info(
+                        "Applying the outcome of deployment %d on %s: %s", ident, name, what), 0.0, longest)
                 LOG.info("Node %s received the outcome of deployment %d: %s", node, ident, DONE if done else UNDONE)
             except ReportedError as error:
                 LOG.debug("Cannot send node %s the outcome of deployment %d, retrying: %s", node, ident, error)

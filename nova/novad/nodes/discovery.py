@@ -29,7 +29,7 @@ MOST = 64  # Maximum number of instances in the table.
 _RETRY_AFTER = 60.0  # Seconds until a confirmed instance is tried again.
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 120.0  # Seconds between attempts at a failing instance.
 _FORGOTTEN = 600.0  # Seconds of failures after which an instance is removed from the table.
-_BROWSE = 300.0  # Seconds until a new watch, which offers instances again that were dropped.
+_BROWSE = 300.0  # Seconds until a new watch replaces the current one, to find dropped instances again.
 _RETRY = 10.0  # Seconds until browsing is restarted after a network error.
 _CHECK_INTERVAL = 30.0  # Seconds between two checks of the addresses of the machine.
 
@@ -40,7 +40,7 @@ class Entry(msgspec.Struct):
     instance: Instance
     failing: float | None
     due: float
-    turn: int = 0  # Number of failures. Modulo the number of addresses: the next address to try.
+    turn: int = 0  # Number of failures; modulo the number of addresses, it selects the address to try.
     address: str = ""  # The address that presented a certificate.
     announced: Instance | None = None  # The latest announcement, if ``address`` was confirmed before.
 

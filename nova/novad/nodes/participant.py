@@ -82,7 +82,7 @@ class Participant:
             self.deployer.prepare(assignment.kind, self._changes(assignment), progress)
 
     def apply(self, assignment: Assignment, progress: Progress) -> list[str]:
-        """Apply an assignment and wait for the decision; return the changed components. Raises as Deployer.run()."""
+        """Apply an assignment and wait for the decision; return the changed components. Raises like Deployer.run()."""
         origin = Origin(coordinator=assignment.coordinator, node=assignment.control, number=assignment.number,
                         volumes=assignment.volumes, secrets=assignment.secrets)
         with self.deployer.changing(assignment.kind):
@@ -97,14 +97,14 @@ class Participant:
             return [change.name for change in made.changes]
 
     def settle(self, coordinator: str, number: int, done: bool, progress: Progress) -> Deployment | None:
-        """Commit or undo the pending changes, and return their deployment; the call may be repeated. A decision that
-        comes too late is accepted: the next deployment begins with the actual components. Raises Busy, Failed."""
+        """Commit or undo the pending changes, and return their deployment; the call may be repeated. A decision after
+        the end of the deployment has no effect: the next one begins with the actual components. Raises Busy, Failed."""
         with self.deployer.alone("settle"):
             deployment = self._journal.given(coordinator, number)
             if deployment is not None:
                 self._settle(deployment, done, progress)
             elif done:
-                LOG.warning("Ignoring the outcome of deployment %d: the journal of this node was replaced", number)
+                LOG.warning("Ignoring the outcome of the control node's deployment %d: not in the journal", number)
             if number > self._settled(coordinator):
                 self._journal.set_fact(_SETTLED, f"{coordinator} {number}")
             return deployment
@@ -115,8 +115,8 @@ class Participant:
             self.deployer.decide(deployment.id, done, progress, self.deployer.containers.removal_tasks(
                 origin.volumes, origin.secrets))
         elif done != (deployment.state == DONE) and deployment.changes:
-            LOG.warning("Deployment %d stays %s here: the control node sent another outcome too late", deployment.id,
-                        deployment.state)
+            LOG.warning("Deployment %d stays %s here: another outcome from the control node has no effect any more",
+                        deployment.id, deployment.state)
 
     def give_up_waiting(self, progress: Progress) -> None:
         """Commit the pending changes before a removal of all components, because the control node does not return."""
@@ -126,7 +126,7 @@ class Participant:
 
     def _accept(self, assignment: Assignment) -> None:
         if not self.steered:
-            raise Refused(f'Node {self.node} has a platform file of its own; with platform = "" in its novad.toml it '
+            raise Refused(f'Node {self.node} has a platform file of its own; with platform = "" in its novad.toml '
                           "a control node assigns its components.")
         current = self._journal.components()
         coordinator, _space, node = self._journal.fact(_COORDINATOR).partition(" ")
@@ -150,6 +150,6 @@ class Participant:
         return history.changes_back(self._journal, assignment.names, to) if to != 0 else []
 
     def _settled(self, coordinator: str) -> int:
-        """Return the last decided deployment of the control node, so that late requests are not executed."""
+        """Return the number of the control node's newest decided deployment, up to which requests are refused, or 0."""
         settled_by, _space, number = self._journal.fact(_SETTLED).partition(" ")
         return int(number) if settled_by == coordinator else 0

@@ -198,7 +198,7 @@ class Launcher:
         return self._child.wait()
 
     def _sick(self, child: subprocess.Popen[bytes], socket: pathlib.Path) -> str:
-        """Return the reason why a new release is not healthy; "" if it is, or if novad was stopped (still on trial)."""
+        """Return the reason why a new release is not healthy; "" if it is, or if novad was stopped during the trial."""
         probe = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(socket), str(self._watch), str(_STEADY)],
             stdout=subprocess.PIPE, text=True)

@@ -209,7 +209,7 @@ class Podman:
             "mounts": [{"type": "bind", "source": str(mount.source), "target": mount.destination,
                         "read_only": "ro" in mount.options, **_propagation(mount.options)}
                        for mount in wanted.mounts if not set(CONFINED) <= set(mount.options)],
-            # The library passes these options on with ``volumes`` alone, by source.
+            # podman's client library accepts these options only in ``volumes``, a table by source path.
             "volumes": {str(mount.source): {"bind": mount.destination, "extended_mode": ["rbind", *mount.options]}
                         for mount in wanted.mounts if set(CONFINED) <= set(mount.options)},
             "privileged": component.privileged, "cap_add": list(component.capabilities),
@@ -232,10 +232,10 @@ class Podman:
             container = client.containers.get(name)
             if _status(container) == _PAUSED:
                 container.unpause()
-            elif _status(container) == _STOPPING:  # The service ended in the middle of a stop.
+            elif _status(container) == _STOPPING:  # podman's service ended while it stopped the container.
                 client.api.post(f"/containers/{container.id}/stop").raise_for_status()
                 container.start()
-            elif _status(container) != _RUNNING:  # The library fails at "not modified".
+            elif _status(container) != _RUNNING:  # Starting a running container raises an error in the library.
                 container.start()
 
     def stop(self, name: str, timeout: int) -> None:

@@ -176,7 +176,7 @@ class CinderApi:
                              params={"limit": limit, "offset": offset, "sort": "created_at:desc"})
 
     def delete_volume(self, ctx: RequestContext, uuid: str, token: str | None = None) -> None:
-        """Delete a volume. ``token``: of a user, who waits. Raises VolumeNotFound, InvalidVolume (in use)."""
+        """Delete a volume. ``token``: of a waiting user. Raises VolumeNotFound, InvalidVolume (in use)."""
         self._request(ctx, "DELETE", f"/volumes/{uuid}", token=token, volume=uuid, waits=bool(token))
 
     def act(self, ctx: RequestContext, uuid: str, action: str, arguments: Mapping[str, Any] | None = None,
@@ -220,7 +220,7 @@ class CinderApi:
                            json={"snapshot": {"volume_id": volume, **wanted}}, volume=volume, waits=waits)
 
     def delete_snapshot(self, ctx: RequestContext, uuid: str, token: str | None) -> None:
-        """Delete a snapshot. ``token``: of a user, who waits. Raises NotFound, InvalidVolume (wrong status)."""
+        """Delete a snapshot. ``token``: of a waiting user. Raises NotFound, InvalidVolume (wrong status)."""
         self._request(ctx, "DELETE", f"/snapshots/{uuid}", token=token, waits=bool(token))
 
     # --- snapshots, with Nova's own credentials --------------------------------------------------------
