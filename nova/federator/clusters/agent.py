@@ -29,7 +29,7 @@ _WORKERS = 16  # schedules that are processed at the same time
 _AT_ONCE = 8  # objects of a schedule that are applied at the same time
 _LONGEST_DELAY = 60.0  # longest delay before a failed schedule is tried again, in seconds
 _INTERVAL = 1.0  # shortest time between two reports on a schedule, in seconds
-_RELEASED = 100  # failed schedules; if there are more, a change of another schedule does not retry them
+_MOST_RETRIED = 100  # failed schedules; if there are more, a change of another schedule does not retry them
 _STUCK = 5  # failed tries of a deletion after which the status of the schedule lists the remaining copies
 _CACHED_BYTES = 8 << 20  # bytes of packed manifests whose unpacked form is cached; the oldest ones are dropped
 
@@ -86,7 +86,7 @@ class Agent:
                 self._reported.pop(new.name, None)
             self._failures.pop(new.name, None)
             self.enqueue(current.name)
-            if old is not None and len(self._failures) <= _RELEASED:
+            if old is not None and len(self._failures) <= _MOST_RETRIED:
                 self._retry_failed()  # another schedule may have waited for an object of this schedule
 
     def _copy_changed(self, name: str) -> None:
@@ -212,18 +212,20 @@ class Agent:
         previous = {observed.ref.key: observed for observed in self._last_report(schedule).objects}
         limit = fence_after(schedule)
         if self.fence.closed(limit):
-            return await self._report(schedule, [
+            await self._report(schedule, [
                 Observed(entry.ref, "Fenced", "", f"The control plane was not reached for {limit:g} s.", uid=entry.uid)
                 if workload(entry.ref) else previous.get(entry.ref.key, Observed(entry.ref))
-                for entry in schedule.entries]) or "its workloads are fenced"
+                for entry in schedule.entries])
+            return "its workloads are fenced"
         if limit is not None and self.heartbeat.silence() > limit / 2:
             self.heartbeat.early.set()  # renew now: the interval of renewals is shortened only once the copies exist
             return "waiting for a renewal of the agent's Lease"
         try:
             manifests = self._unpack(schedule)
         except Invalid as error:
-            return await self._report(schedule, [Observed(entry.ref, "Failed", "", error.message, uid=entry.uid)
-                                                 for entry in schedule.entries])
+            await self._report(schedule, [Observed(entry.ref, "Failed", "", error.message, uid=entry.uid)
+                                          for entry in schedule.entries])
+            return ""
         if limit is not None or any(copy.fenced for copy in self.copies.of(schedule.name).values()):
             if not await self._confirm(schedule):
                 return "the schedule changed meanwhile"
@@ -375,20 +377,20 @@ class Agent:
     def _last_report(self, schedule: Schedule) -> Report:
         return self._reported.get(schedule.name, (schedule.report, 0.0))[0]
 
-    async def _report(self, schedule: Schedule, observed: list[Observed]) -> str:
+    async def _report(self, schedule: Schedule, observed: list[Observed]) -> None:
         """Write the status of a schedule if it changed, at most once per _INTERVAL. The first report on a generation
-        is delayed by _INTERVAL if copies are applied, but not ready yet. Return an empty text: no retry is needed."""
+        is delayed by _INTERVAL if copies are applied, but not ready yet."""
         report = Report(schedule.generation, self.heartbeat.epoch, tuple(observed))
         previous, at = self._reported.get(schedule.name, (schedule.report, 0.0))
         if (report.generation, report.objects) == (previous.generation, previous.objects):
-            return ""
+            return
         if report.generation != previous.generation:
             phases = {entry.phase for entry in observed}
             at = self._began.get(schedule.name, 0.0) if "Applied" in phases and phases <= {"Applied", "Ready"} else 0.0
         wait = at + _INTERVAL - time.monotonic()
         if wait > 0:
             self._later(schedule.name, wait)
-            return ""
+            return
         try:  # a replacement costs the API server half as much as a patch
             await self.nova.replace(schedules.path_of(self.namespace, schedule.name, "status"),
                                     schedules.render_status(schedule, report))
@@ -397,7 +399,6 @@ class Agent:
             if not error.missing:
                 raise
         self._reported[schedule.name] = report, time.monotonic()
-        return ""
 
 
 def _mismatch(entry: Entry, manifest: dict[str, Any]) -> str:
