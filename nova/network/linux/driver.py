@@ -210,7 +210,7 @@ class LinuxNetwork(HostNetwork):
         with self._guest_lock(uuid):
             rules = self._newest_rules(uuid, rules)
             with contextlib.ExitStack() as stack:
-                # Always in the same order, to avoid deadlocks.
+                # Lock the networks always in the same order, to avoid deadlocks.
                 for network_id in sorted(by_network):
                     stack.enter_context(self._network_lock(network_id))
                 for network_id, present in sorted(by_network.items()):

@@ -30,7 +30,7 @@ class NeutronHostNetwork(HostNetwork):
             self.plug_vif(instance, vif, rules)
 
     def plug_vif(self, instance: Instance, vif: VIF, rules: RuleSet) -> None:
-        """Create the bridge if it is that of a trunk; check that another bridge exists, which Neutron creates. Raises
+        """Create the bridge of a trunk. Any other bridge is created by Neutron: check that it exists. Raises
         NetworkSetupError."""
         if vif.bridge.startswith(_TRUNK):
             kind = str(vif.details.get("datapath_type") or "")
