@@ -63,8 +63,8 @@ class NeutronHostNetwork(HostNetwork):
 
     @staticmethod
     def _remove(devices: Sequence[str], bridges: Sequence[str]) -> None:
-        """Remove ports, and those of the bridges that belong to trunks, in one transaction. Ports that the hypervisor
-        removed already are ignored."""
+        """Remove these ports, and the trunk bridges among ``bridges``, in one transaction. Ignores ports that the
+        hypervisor has already removed."""
         words = [word for name in dict.fromkeys(devices) for word in ("--", "--if-exists", "del-port", name)]
         words += [word for name in dict.fromkeys(bridges) if name.startswith(_TRUNK)
                   for word in ("--", "--if-exists", "del-br", name)]
