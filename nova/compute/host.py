@@ -159,7 +159,7 @@ class StepHost:
     def disconnect_shares(self, *mappings: ShareMapping) -> None:
         for mapping in mappings or self.instance.shares or ():
             self.shares.disconnect(self.instance.uuid, mapping)
-        if not mappings:  # also shares that were detached while this host was down
+        if not mappings:  # disconnect also shares that were detached while this host was down
             self.shares.disconnect_guest(self.instance.uuid)
 
     def _image_file(self, image: Image, most: int) -> tuple[str, str]:
@@ -215,8 +215,8 @@ class StepHost:
 
     def boot_files(self, drive: str = "", instance: Instance | None = None, root: Image | None = None) -> BootFiles:
         """Return the guest's images, fetched into the cache if missing, and its config drive. ``drive``: suffix of a
-        new config drive beside the current one. ``instance``: an instance with other images. ``root``: another image
-        for the root disk only."""
+        new config drive beside the current one. ``instance``: use its images instead of those of
+        the step's instance. ``root``: use this image for the root disk only."""
         instance = instance or self.instance
         if not self.machine.driver.needs_images:
             drives = instance.config_drive and not self.machine.driver.virtual
@@ -242,7 +242,7 @@ class StepHost:
 
     def _config_drive(self, ending: str) -> str:
         """Return the path of the config drive. The current drive never changes and is built once. A new drive (with an
-        ``ending``) is built once per step, even if a killed process left its file."""
+        ``ending``) is built once per step and replaces the file that a killed process may have left."""
         path, notes = self._drive_path(ending), step_notes()
         if not os.path.exists(path) or (ending and path not in notes):
             os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -74,7 +74,7 @@ class QuiescedGuests:
         entry[1].cancel()
 
     def _over(self, instance: Instance) -> None:
-        LOG.warning("[instance: %s] Thawing the guest: its caller did not in %.0f s", instance.uuid, self._timeout)
+        LOG.warning("[instance: %s] Thawing the guest: no thaw requested within %.0f s", instance.uuid, self._timeout)
         try:
             self.end(instance)
         except Exception as error:  # hypervisor unavailable, or the agent does not respond

@@ -90,7 +90,7 @@ class Reconciler:
         self.compare_later()
 
     def compare_later(self) -> None:
-        """Compare once more later: a conductor that considered this host down may still be storing evictions."""
+        """Compare the guests again later: a conductor that considered this host down may still be storing evictions."""
         self._after(CONF.service_down_time * random.uniform(1, 1.5), self._compare_again)  # noqa: S311
 
     def _compare_again(self) -> None:
@@ -155,7 +155,7 @@ class Reconciler:
         self._unknown.seen(unknown)
 
     def _put_back(self, ctx: context.RequestContext, uuids: Sequence[str]) -> None:
-        """Restore missing guests: an aborted move may have renamed their disks while this host was away."""
+        """Restore missing guests: an aborted move may have renamed their disks while this host was down."""
         missing = [uuid for uuid in uuids if not self._runner.busy(uuid)]
         if not missing or "move" not in self.machine.driver.capabilities:
             return

@@ -50,7 +50,7 @@ class NodeReports:
         self._full_report_at = 0.0
 
     def assign(self) -> bool:
-        """Request the nodes that this host manages, if it shares nodes with other hosts. Return True if it got more."""
+        """Request the nodes that this host manages, if it shares nodes. Return True if nodes were added."""
         with self._assigning:
             visible = self._driver.shared_nodes()
             if visible is None:
@@ -79,7 +79,7 @@ class NodeReports:
         return gained
 
     def _pages(self) -> Iterator[tuple[str, str | None, list[ComputeNode]]]:
-        """Yield pages. Each page has all nodes with uuids after ``after`` and up to ``upto``."""
+        """Yield pages (after, upto, nodes): all nodes with ``after`` < uuid <= ``upto`` (None: no upper limit)."""
         nodes, measured = self._driver.nodes(), self._monitors.measure()
         if measured is not None:  # the metrics of the host, which all nodes share
             nodes = [msgspec.structs.replace(node, metrics=measured) for node in nodes]

@@ -45,7 +45,7 @@ _UNAVAILABLE_INTERVAL = 10.0
 _GRACE = 10.0
 # Seconds between two checks of deadlines.
 TICK = 0.5
-# Number of refusals of a report's content after which a failure is reported instead; after twice as many, nothing.
+# After so many refused reports of a result, a failure is reported; after twice as many, the host stops reporting.
 _REFUSALS = 3
 # Seconds for which a report is repeated while conductors fail on it (InternalError): for example a conductor of the
 # previous release with a read-only database or an unfinished schema upgrade.
@@ -102,7 +102,7 @@ class Runner:
                 orders.current.supersede()
                 if orders.current.begun:
                     orders.waiting = job
-                else:  # start the newer order now: the thread that waits for the old one finds it superseded
+                else:  # start the newer order now: the thread of the old order has no effect any more
                     orders.current = job
                     self._start(job)
 
@@ -403,7 +403,7 @@ class Runner:
         """Report the end of the order; repeat the report until a conductor has stored it, a newer order exists, or the
         service stops. A report that cannot be stored is not a failure of the step."""
         if job.repeats:
-            self._after_refusal(job)  # the conductor has stored the report of the compensation that is repeated
+            self._after_refusal(job)  # no report: the conductor stored that of the first run
             return
         wait, refusals, started = 0.5, 0, time.monotonic()
         while True:

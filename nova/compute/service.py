@@ -56,7 +56,7 @@ _SHARED_THREADS = 2
 
 
 def machine_of(driver: Driver) -> Machine:
-    """Return the host of this driver with the configured network driver, volumes and images."""
+    """Return the back ends of this driver's host: network, images, volumes and shares as configured."""
     network = load("nova.network.drivers", CONF.network.driver) if driver.plugs_interfaces else NoNetwork
     return Machine(name=driver.host, driver=driver, network=network(),
                    images=image.store, cache=ImageCache(used=driver.disks.used_images),

@@ -25,7 +25,7 @@ from nova.rpcapi.by_hosts import NetworkHosts
 class HostNetwork(abc.ABC):
     """The network of a host, as used by nova-compute. All methods are idempotent."""
 
-    # True if start() needs the guests, of which there may be many.
+    # True if start() uses its argument ``instances``; False saves the query for all guests of the host.
     needs_guests = True
 
     def connect(self, host: str, conductor: NetworkHosts) -> None:

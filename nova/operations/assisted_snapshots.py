@@ -73,7 +73,7 @@ class _Assisted(Releasing):
 
     @step(CONDUCTOR, undo="give_up", external=VOLUMES)
     def take(self, ctl: Control) -> None:
-        """Check that the server still has the volume: it may have moved or detached it meanwhile."""
+        """Check the volume again: it may have been detached, or the server moved, while the operation was queued."""
         self.data.device = ctl.instance.attached_now(self.data.device)
         ctl.outside_volumes.check_assisted(self.data.device, self.data.snapshot_id, self.awaited)
 

@@ -109,7 +109,7 @@ class Build(placing.PlacedOperation):
         ctl.outside_volumes.unmake()
 
     def clean_up(self, of: Step, ctl: Control) -> None:
-        """Remove all that the ended build made at external services. No volume is kept for another host."""
+        """Remove all resources that the ended build created in external services, also the volumes."""
         if of.name == "interfaces":
             ctl.outside_interfaces.release()
             return

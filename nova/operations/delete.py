@@ -16,8 +16,8 @@ _EVENT = "compute_terminate_instance"
 
 
 class DeleteData(Object, kw_only=True):
-    """``other``: the second possible host of a server with an unconfirmed migration; ``moved``: there is such a
-    migration. ``outside_interfaces``: an external service manages the interfaces."""
+    """``other``: the second possible host of a server with an unconfirmed migration; ``moved``: this migration exists.
+    ``outside_interfaces``: an external service manages the interfaces."""
 
     host: str = ""
     other: str = ""
@@ -50,7 +50,7 @@ class Delete(Operation):
             self.data.other = min(hosts, default=self.data.other)
 
     def relocate(self) -> bool:
-        return False  # both hosts remove the guest in any case
+        return False  # both possible hosts remove the guest in any case
 
     @step("host", event=_EVENT, task_state=states.DELETING, when_down="skip", evict=True)
     def destroy(self, host: HostContext) -> None:

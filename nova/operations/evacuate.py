@@ -42,7 +42,7 @@ class Evacuate(Move):
     name = action = "evacuate"
     rules = Rules(label="evacuate", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}),
                   without_shares=True, without_tpm=ANY_TPM, task_states=None, lock=False, preempts=True,
-                  # A soft delete must not be superseded either. It ends soon, even while its host is down.
+                  # An evacuation must not supersede a soft delete, which ends soon even while its host is down.
                   yields_to=frozenset({states.DELETING, states.SOFT_DELETING}))
     request_type = EvacuateRequest
     data_type = EvacuateData

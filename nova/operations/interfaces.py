@@ -119,7 +119,7 @@ class DetachInterface(_Interface):
 
     def accept(self, ctl: Acceptance, request: DetachInterfaceRequest) -> None:
         self.data.vif = self.vif_of(self.instance)
-        if self.data.vif is None and self.instance.vm_state != states.BUILDING:  # the build may add it later
+        if self.data.vif is None and self.instance.vm_state != states.BUILDING:  # the build may still add it
             raise exception.PortNotFound(port_id=request.port_id)
         self.data.outside_interfaces = ctl.network_is_outside
 

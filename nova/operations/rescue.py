@@ -123,7 +123,7 @@ class Unrescue(_Rescue):
 
 def _check_hardware(ctl: Acceptance, instance: Instance, image: Image) -> None:
     """Check that the server's host can start it from this image. Raises InvalidInput for hardware that no host has,
-    InstanceNotRescuable for what this host lacks."""
+    InstanceNotRescuable for hardware that this host lacks."""
     device, bus = (image.properties.get(name) for name in _PROPERTIES)
     if device or bus:
         # The server keeps its hardware and gets one more disk.

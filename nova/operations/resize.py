@@ -283,7 +283,7 @@ class ConfirmResize(_Finish):
             give_back(ctl, ctl.instance.flavor, self.data.old_flavor)
         ctl.set_items({_BEFORE: None})
 
-    # Other operations that end a move do not revoke the accesses: the periodic check for stale accesses does.
+    # After other operations that end a move, the periodic check for stale accesses revokes the access to shares.
     @step(CONDUCTOR, external=SHARES, deferrable=True, when="shares")
     def leave_shares(self, ctl: Control) -> None:
         ctl.outside_shares.leave(self.data.host)

@@ -130,7 +130,7 @@ class SwapVolume(Releasing):
 
 @contextlib.contextmanager
 def _new_volume() -> Iterator[None]:
-    """Report a missing volume as invalid input, because it is the new volume in the body, not the volume in the URL."""
+    """Report a missing new volume as InvalidInput: the request names it in its body, not in its URL."""
     try:
         yield
     except exception.VolumeNotFound as error:

@@ -108,7 +108,7 @@ class Block:
             column[row] = 0
 
 
-# "known_" columns have the newest values that the conductor reported; those without the prefix also count selections.
+# "known_" columns have the newest reported values; columns without this prefix also count selections not reported yet.
 _NODE_FIELDS: dict[str, Any] = {
     "alive": np.bool_, "up": np.bool_, "disabled": np.bool_,
     "num_instances": np.int64, "known_num_instances": np.int64,
@@ -138,10 +138,10 @@ class Table:
         self.classes: dict[str, Block] = {}
         self.pools = {name: Pool() for name in POOLED}
         self.uuids: list[str] = []
-        # Free dedicated resources by row: after the selections since the newest report, and as in this report.
+        # Free dedicated resources by row: the reported ones minus later selections; the reported ones.
         self.dedicated_resources: dict[int, NodeDedicatedResources] = {}
         self.reported_resources: dict[int, NodeDedicatedResources] = {}
-        # Child providers by row: with the usage of the selections since the newest report, and as in this report.
+        # Child providers by row: with the reported usage plus later selections; with the reported usage.
         self.children: dict[int, list[Provider]] = {}
         self.reported_children: dict[int, list[Provider]] = {}
         self.rows_by_class: dict[str, set[int]] = {}  # rows with a child that has an inventory of a resource class

@@ -39,7 +39,7 @@ class Fleet:
 
     # --- changes -----------------------------------------------------------------------------------
     def upsert(self, state: HostState) -> None:
-        """Store the state of a node. Parts older than the stored ones are ignored."""
+        """Store the state of a node. Ignores a state, or a usage in it, that is older than the stored one."""
         with self._lock:
             nodes = self._table.nodes
             row = self._rows.get(state.node_uuid)

@@ -29,7 +29,7 @@ class _WeigherColumn:
         self.scope = weigher.scope(request)
         self.multiplier = multiplier
         self.scores = finite(weigher.scores(view, request))
-        if self.scores.base is not None:  # a view of the fleet's columns
+        if self.scores.base is not None:  # a NumPy view: do not change the fleet's columns
             self.scores = self.scores.copy()
         self.contribution: FloatColumn | None = None
         self.normalise()
@@ -109,7 +109,7 @@ class Ranking:
         self.weights = total
 
     def consumed(self, position: int) -> None:
-        """Update the weights after the node at ``position`` got another server (in the view and the request)."""
+        """Update the weights after a server was added to the node at ``position`` in the view and the request."""
         view, request = self._view.at(int(self.rows[position])), self._request
         if not all(bool(node_filter.mask(view, request)[0]) for node_filter in self._row_filters):
             self._drop(np.array([position], np.int64))

@@ -71,7 +71,7 @@ class Planner:
             position = self._pick(ranking, request.settings)
             row = int(ranking.rows[position])
             if request.count == 1:
-                # Computed without the usage of the server: alternates are used only if the server fails on its host.
+                # Rank alternates without the server's usage: they are used only if it fails on its host.
                 pool = _best_rows(ranking, wanted + 1)
             _consume(view, row, request)
             request.place(view.at(row).text("host", 0))

@@ -182,7 +182,7 @@ class FleetView:
         return self._table.metadata_keys()
 
     def by_host(self, amounts: Mapping[str, float]) -> FloatColumn:
-        """Return the amount of each node's host; 0 for hosts that are not named."""
+        """Return for each node the amount of its host in ``amounts``, or 0 if its host is missing there."""
         pool = self._table.pools["host"]
         lookup = np.zeros(max(len(pool.values), 1))
         for host, amount in amounts.items():

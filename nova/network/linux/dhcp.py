@@ -157,7 +157,7 @@ class DhcpServer:
                     files.remove(path)
 
     def keep_only(self, uuids: Sequence[str]) -> None:
-        """Remove the reservations of all other guests."""
+        """Remove the reservations of all guests except ``uuids``."""
         others: set[str] = set()
         with contextlib.suppress(FileNotFoundError):
             others = set(os.listdir(self.hosts)) - set(uuids)
@@ -165,7 +165,7 @@ class DhcpServer:
         self._release_names(*others)
 
     def release(self, guest: Guest, vifs: Sequence[VIF]) -> None:
-        """Release the leases of these interfaces for other guests. ``guest``: with its remaining interfaces."""
+        """Release the DHCP leases of ``vifs``, which were removed. ``guest``: it has the remaining interfaces."""
         if guest.vifs:
             self.reserve(guest)
         else:
@@ -372,7 +372,7 @@ class DnsRecords:
             updated = self.update(query(self.versions()), apply)
 
     def update(self, domains: Iterable[ServedDomain], apply: Callable[[], None]) -> bool:
-        """Store those of these domains that are newer than the stored ones; return True if there are any. If this host
+        """Store the domains that are newer than their stored versions; return True if there are any. If this host
         has networks, the hosts file is written and ``apply`` called, which makes dnsmasq read the file. The state files
         are written last: after a crash before that, the next process requests the domains again."""
         with self._lock:

@@ -201,8 +201,8 @@ class LinuxNetwork(HostNetwork):
     # --- guests ---------------------------------------------------------------------------------
     def _plug(self, uuid: str, hostname: str, vifs: Sequence[VIF], rules: RuleSet, alone: bool,
               moved: bool = False) -> None:
-        """Plug interfaces of a guest. ``alone``: these are all interfaces of the guest, and all others are unplugged.
-        ``moved``: the guest is about to arrive from another host."""
+        """Plug interfaces of a guest. ``alone``: unplug all other interfaces of the guest. ``moved``: the guest is
+        about to arrive from another host."""
         by_network = _by_network(uuid, vifs)
         plugged: list[tuple[HostNet, Guest]] = []
         blocks: dict[str, FilterBlock] = {}
@@ -210,7 +210,7 @@ class LinuxNetwork(HostNetwork):
         with self._guest_lock(uuid):
             rules = self._newest_rules(uuid, rules)
             with contextlib.ExitStack() as stack:
-                # Always in the same order, to avoid deadlocks.
+                # Lock the networks always in the same order, to avoid deadlocks.
                 for network_id in sorted(by_network):
                     stack.enter_context(self._network_lock(network_id))
                 for network_id, present in sorted(by_network.items()):
@@ -366,7 +366,7 @@ class LinuxNetwork(HostNetwork):
         return {device: guest_filters.remove(self._table, device) for device in sorted(devices)}
 
     def _plugged_guests(self) -> dict[str, list[Guest]]:
-        """Return uuid -> one stored Guest for each of its networks."""
+        """Return the stored Guest objects of each uuid, one object per network of the guest."""
         guests: dict[str, list[Guest]] = collections.defaultdict(list)
         for network_id in self._state.networks():
             for guest in self._state.guests(network_id):

@@ -159,7 +159,7 @@ def namespace() -> list[str]:
         f'add rule {t} input iifname "gw" ip daddr {METADATA} tcp dport 80 accept',
         f"add rule {t} input icmp type echo-request accept",
         f'add rule {t} input iifname "gw" meta l4proto tcp reject with tcp reset',
-        # Also dropped in the root namespace, but a flush there does not affect this table.
+        # The root namespace drops VXLAN packets, too, but a flush there does not affect this table.
         f"add rule {t} forwarding udp dport {VXLAN_PORT} drop",
         f"add rule {t} forwarding ct state established,related accept",
         f'add rule {t} forwarding iifname "gw" oifname "out" ip daddr != 169.254.0.0/16 accept',

@@ -140,7 +140,7 @@ def link_addresses(number: int) -> tuple[str, str]:
 
 
 def free_link(network_id: str, taken: Collection[int], used: Sequence[tuple[str, str]]) -> int:
-    """Return a free number for the link of a network, if possible always the same. Raises NetworkSetupError."""
+    """Return a free link number for a network, the same at each call while it is free. Raises NetworkSetupError."""
     total = ipaddress.IPv4Network(CONF.network.link_range).num_addresses // 2
     in_use = {address for _device, address in used}
     start = int(network_id.replace("-", "")[:8] or "0", 16)

@@ -76,7 +76,7 @@ class Ruleset:
             return name in self._blocks
 
     def changed(self, wanted: Mapping[str, FilterBlock]) -> dict[str, FilterBlock]:
-        """Return those of these blocks that are missing or outdated."""
+        """Return the ``wanted`` blocks that this ruleset lacks or has in another version."""
         with self._mutex:
             before = {name: self._blocks.get(name) for name in wanted}
         return {name: block for name, block in wanted.items()

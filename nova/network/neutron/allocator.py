@@ -237,7 +237,7 @@ class NeutronServerInterfaces:
             binding = self._api.create_binding(
                 self._ctx, vif.id, {"host": host, "vnic_type": vif.vnic_type, "profile": vif.profile})
         except exception.PortNotFound:
-            return vif  # bind() removes the interface
+            return vif  # the port was deleted: bind() removes the interface
         except NotAllowed as error:
             raise exception.MigrationPreCheckError(
                 reason=f"the account of [neutron] needs the roles admin and service: {error}") from error
@@ -458,8 +458,8 @@ def _bound(vif: VIF, port: Raw) -> VIF:
 
 
 def _differs(vif: VIF, port: Raw, floating: str | None) -> bool:
-    """Return True if the row of an interface is out of date, or if the port has a malformed address: the refresh of the
-    server's interfaces reports this, and the other servers of the host are compared."""
+    """Return True if the row of an interface differs from its port, or if the port has a malformed address. No error is
+    raised, so that the comparison of other servers continues; the refresh of this server reports the address."""
     try:
         addresses = [str(plain_ip.address(fixed["ip_address"])) for fixed in port["fixed_ips"]]
     except ValueError:

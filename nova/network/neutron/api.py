@@ -209,7 +209,7 @@ class NeutronApi:
                 sorted(rows, key=lambda row: str(row["floating_ip_address"]), reverse=True)}
 
     def ports_by_id(self, ctx: RequestContext, ports: Sequence[str]) -> dict[str, Raw]:
-        """Return those of these ports that exist, by id."""
+        """Return the existing ports with these ids, by id."""
         return {port["id"]: port for port in self._list_by(ctx, "ports", "id", ports)}
 
     def _list_by(self, ctx: RequestContext, kind: str, field: str, values: Sequence[str]) -> Sequence[Raw]:

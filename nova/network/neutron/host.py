@@ -30,7 +30,7 @@ class NeutronHostNetwork(HostNetwork):
             self.plug_vif(instance, vif, rules)
 
     def plug_vif(self, instance: Instance, vif: VIF, rules: RuleSet) -> None:
-        """Create the bridge if it is that of a trunk; check that another bridge exists, which Neutron creates. Raises
+        """Create the bridge of a trunk. Any other bridge is created by Neutron: check that it exists. Raises
         NetworkSetupError."""
         if vif.bridge.startswith(_TRUNK):
             kind = str(vif.details.get("datapath_type") or "")
@@ -63,8 +63,8 @@ class NeutronHostNetwork(HostNetwork):
 
     @staticmethod
     def _remove(devices: Sequence[str], bridges: Sequence[str]) -> None:
-        """Remove ports, and those of the bridges that belong to trunks, in one transaction. Ports that the hypervisor
-        removed already are ignored."""
+        """Remove these ports, and the trunk bridges among ``bridges``, in one transaction. Ignores ports that the
+        hypervisor has already removed."""
         words = [word for name in dict.fromkeys(devices) for word in ("--", "--if-exists", "del-port", name)]
         words += [word for name in dict.fromkeys(bridges) if name.startswith(_TRUNK)
                   for word in ("--", "--if-exists", "del-br", name)]

@@ -131,7 +131,7 @@ class NeutronGroups:
     def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None, uuid: str = "") -> None:
         try:
             self._send(ctx, "DELETE", uuid)
-        except exception.Conflict as error:  # in use, or the default group
+        except exception.Conflict as error:  # the group is in use, or is the default group
             raise exception.InvalidInput(reason=str(error)) from error
 
     def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule) -> SecurityGroupRule:
