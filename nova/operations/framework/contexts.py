@@ -243,7 +243,7 @@ class Acceptance(Control, Protocol):
         """Reserve quota like charge(), but check the project's limits. Raises OverQuota."""
 
     def check_room_to_wait(self) -> None:
-        """Check that this and all soft-deleted servers of the project fit into its free quota. Raises TooManyWait."""
+        """Check the quota of soft-deleted servers of the project, with this server. Raises TooManyWait."""
 
     def reserve_again(self) -> None:
         """Count a soft-deleted instance like undelete(), but check the project's limits. Raises OverQuota."""
