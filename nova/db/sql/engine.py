@@ -188,7 +188,7 @@ class Database:
 
     @contextlib.contextmanager
     def _unwrapped(self, connection: sa.Connection, mode: Mode) -> Iterator[None]:
-        """Run a lookup on PostgreSQL in autocommit mode. Not if the driver sets the isolation level of transactions:
+        """Run a lookup on PostgreSQL in autocommit mode, unless the driver sets the isolation level of transactions:
         the level would not apply without a transaction, and the change of mode would need a statement."""
         driver: Any = connection.connection.dbapi_connection
         if mode != "lookup" or self.dialect != "postgresql" or driver.isolation_level is not None:
@@ -236,7 +236,7 @@ def _check_values(error: Exception) -> None:
     if isinstance(error, errors.DoesNotFit):
         raise exception.InvalidInput(reason=str(cause)) from error
     if isinstance(error, _BAD_VALUE) or isinstance(cause, ValueError | OverflowError | sa.exc.DataError):
-        LOG.warning("The database cannot store a value of a request, which fails: %s", type(cause or error).__name__)
+        LOG.warning("Refusing a request: the database cannot store a value in it: %s", type(cause or error).__name__)
         raise exception.InvalidInput(reason="a value cannot be stored in the database") from error
 
 
