@@ -152,7 +152,7 @@ class NotificationBuilder:
     def updated(self, instance: Instance, publisher: str, old: tuple[str | None, str | None], notify_on: str,
                 old_name: str | None = None) -> list[Notification]:
         """Return the notifications of an update of a server. ``old``: vm_state and task_state before the update.
-        ``notify_on``: vm_state or vm_and_task_state, the state changes that the payload reports."""
+        ``notify_on``: vm_state or vm_and_task_state; if no such state changed, old states equal the new ones."""
         new = (instance.vm_state, instance.task_state)
         changed = old[0] != new[0] or (notify_on == "vm_and_task_state" and old[1] != new[1])
         old_state, old_task = old if changed else new

@@ -1,1 +1,1 @@
-"""Back ends of shares, each with a part for hosts and a part for conductors."""
+"""Back ends of shares, each with an interface for hosts and one for conductors."""

@@ -30,7 +30,7 @@ class LocalShares(HostShares):
                 os.chmod(path, 0o777)  # noqa: S103 - for all users in the guest; the pool excludes users of the host
                 LOG.info("Created the directory of share %s", mapping.share_id)
         except FileExistsError:
-            pass  # use it: the directory was created for another server meanwhile
+            pass  # another server has created the directory meanwhile: use it
         except OSError as error:
             raise exception.ShareUnusable(share_id=mapping.share_id, reason=error.strerror or "error") from error
         if not _is_directory(path):

@@ -69,7 +69,7 @@ class MountedShares(HostShares):
             failed = _run("umount", "--", path)
             if failed:
                 # The NFS server may be down, or a process of the former guest may still have files open.
-                LOG.warning("[instance: %s] Cannot unmount share %s, unmounting it when it is unused (umount -l): %s",
+                LOG.warning("[instance: %s] Cannot unmount share %s, so the kernel unmounts it later (umount -l): %s",
                             instance_uuid, share_id, failed)
                 failed = _run("umount", "-l", "--", path)
             if failed:

@@ -28,7 +28,7 @@ def _check(kind: str, items: Sequence[object]) -> None:
 
 
 def resolve(connection: sa.Connection, kind: str, numbers: list[int]) -> list[Ec2Id]:
-    """Return the assigned ids with these numbers. Raises InvalidInput."""
+    """Return the ids with these numbers; a number of no object is left out. Raises InvalidInput."""
     _check(kind, numbers)
     possible = [number for number in numbers if 0 <= number < _NUMBERS]
     if kind == INSTANCE:

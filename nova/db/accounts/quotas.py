@@ -43,7 +43,7 @@ def _limits_of(users: Any) -> sa.ColumnElement[bool]:
 # Built once: building a statement costs several times as much as running it.
 _EXPLICIT = sa.select(LIMITS).where(_limits_of(_USERS))
 _ROWS = (USAGES.c.project_id == _PROJECT, USAGES.c.user_id.in_(_USERS))
-# Rows with limits (of the default class, the project and the user), and rows with usage, whose ``limits`` is null.
+# Rows of limits (default class, project, user; usage columns null), and rows of usage (column ``limits`` null).
 _LIMITS_AND_USAGE = sa.union_all(
     sa.select(LIMITS.c.project_id, LIMITS.c.user_id, LIMITS.c.limits,
               *(sa.cast(sa.null(), sa.BigInteger).label(name) for name in COUNTED)).where(_limits_of(_USER_OR_ALL)),
@@ -233,7 +233,7 @@ def room(connection: sa.Connection, account: Account, cores: int, ram: int, min_
     Raises OverQuota if fewer than ``min_count`` servers fit, QuotaLimit if there are too many interfaces."""
     project_id, user_id, project, used = account.project_id, account.user_id, account.of_project, account.used
     counted = interfaces > 0 and project["fixed_ips"] >= 0
-    if counted or not {"", user_id} <= used.keys():  # A row is missing: first server.
+    if counted or not {"", user_id} <= used.keys():  # A usage row is missing (no server yet): lock() creates it.
         used = lock(connection, project_id, ("", user_id))
     per_server = {"instances": 1, "cores": cores, "ram": ram}
     count = min(_room(project, used[""], per_server, min_count, max_count),

@@ -15,8 +15,8 @@ AUDITS = tables.usage_audits
 
 _SHOWN = sa.select(TABLE.c.uuid, TABLE.c.project_id, TABLE.c.display_name, TABLE.c.vm_state, TABLE.c.flavor,
                    TABLE.c.launched_at, TABLE.c.terminated_at)
-# Sort columns of an index that also has launched_at and terminated_at: the rows of servers of other periods, which are
-# skipped, need not be read.
+# An index contains these sort columns together with launched_at and terminated_at. So the database skips servers
+# outside of the period by the index alone, without reading their rows.
 _ORDER = [("project_id", "asc"), ("uuid", "asc")]
 
 

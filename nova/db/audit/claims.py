@@ -42,7 +42,7 @@ class Claims(Check):
                 sa.select(MIGRATIONS.c.uuid).where(MIGRATIONS.c.open == sa.true()))
 
     def lock(self, connection: sa.Connection, key: str) -> None:
-        # Every change of an instance's claims also writes the instance or its migration.
+        # Lock the migrations and the instance: every change of claims also writes one of these rows.
         moving = connection.scalars(
             sa.select(MIGRATIONS.c.instance_uuid).where(_of([key]), MIGRATIONS.c.open == sa.true())
             .order_by(MIGRATIONS.c.id).with_for_update()).all()
@@ -93,7 +93,7 @@ def _wanted(connection: sa.Connection, keys: Sequence[str]) -> dict[str, _Want]:
                       INSTANCES.c.node, INSTANCES.c.flavor, INSTANCES.c.image, INSTANCES.c.block_devices)
     wanted = {uuid: _Want(instance.host, instance.node, _resources(instance, instance.flavor))
               for uuid, instance in instances.items()}
-    for move in reversed(moving):  # The first migration runs and counts; a queued operation has opened the second.
+    for move in reversed(moving):  # Oldest last: it is running and decides; later ones are queued.
         instance = instances.get(move.instance_uuid)
         if instance is not None:
             wanted[move.instance_uuid] = _Want(move.source_compute, move.source_node,
@@ -177,7 +177,7 @@ class Counts(Check):
         nodes = connection.execute(sa.select(
             NODES.c.uuid, NODES.c.host, NODES.c.hypervisor_hostname, NODES.c.num_instances, NODES.c.num_io_ops)
             .where(NODES.c.uuid.in_(keys)).order_by(NODES.c.uuid)).all()
-        # Each part of the condition has an index; the expression allocations.ROOT has none.
+        # Both columns have an index. A condition on the expression allocations.ROOT could not use an index.
         of_these = sa.or_(CLAIMS.c.root_uuid.in_(keys),
                           sa.and_(CLAIMS.c.root_uuid.is_(None), CLAIMS.c.provider_uuid.in_(keys)))
         claims: dict[str, int] = dict(connection.execute(

@@ -180,7 +180,7 @@ def _change_metadata(connection: sa.Connection, everything: list[Aggregate], agg
 
 def _zone_problem(connection: sa.Connection, before: dict[str, str], everything: Iterable[Aggregate],
                   aggregate: Aggregate, hosts: Sequence[str]) -> str | None:
-    """Return why these hosts do not allow the change, which ``aggregate`` (in ``everything``) already has, or None."""
+    """Return why these hosts forbid the change made in memory to ``aggregate`` (of ``everything``), or None."""
     zone = aggregate.metadata.get(ZONE)
     for other in everything:
         other_zone = other.metadata.get(ZONE)

@@ -105,7 +105,7 @@ def rekey(connection: sa.Connection, from_consumer: str, to_consumer: str) -> No
 
 
 def finish_io(connection: sa.Connection, node_uuid: str, failed: bool | None) -> None:
-    """Subtract one heavy operation of a node. ``failed``: True to count a failed build, False to reset that count."""
+    """Decrement num_io_ops of a node. ``failed``: True to count a failed build, False to reset that count, or None."""
     hot.execute(connection, _finish_io(failed), {"node": node_uuid})
 
 
@@ -130,7 +130,7 @@ def _count_statement(service: Usable, limited: bool) -> sa.Update:
                                                            ("max_io_ops", NODES.c.num_io_ops))))
     if service == "any":
         return statement
-    # Another host may have taken over a shared node since its selection.
+    # Check the host, too: another host may have taken over a shared node after the scheduler selected it.
     usable = sa.and_(SERVICES.c.id == NODES.c.service_id, SERVICES.c.host == sa.bindparam("of_host"),
                      SERVICES.c.disabled == sa.false())
     if service == "up":
@@ -174,7 +174,7 @@ def _give_back(classes: tuple[str, ...]) -> sa.Update:
 
 
 def _these(classes: tuple[str, ...]) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the conditions for these inventories of a provider. With literals the text of a statement is constant."""
+    """Return the conditions for these inventories of a provider. Literals keep the SQL text of IN constant."""
     return (INVENTORIES.c.provider_uuid == sa.bindparam("provider"),
             INVENTORIES.c.resource_class.in_([sa.literal(name) for name in classes]))
 

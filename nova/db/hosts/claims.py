@@ -63,7 +63,7 @@ def _traits(connection: sa.Connection, selection: Selection, spec: RequestSpec) 
 
 
 def _release(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
-    """Return the reason why the release of nova-compute on the host cannot run the server, or ""."""
+    """Return the reason why the nova-compute of the host is too old to run the server, or ""."""
     version = services.compute_version(connection, selection.host) if spec.release else None
     return f"its nova-compute has service version {version}" if version is not None and version < spec.release else ""
 

@@ -282,7 +282,7 @@ def _write_inventories(connection: sa.Connection, provider: Provider, before: Pr
         removed = connection.execute(sa.delete(INVENTORIES).where(
             INVENTORIES.c.provider_uuid == provider.uuid, INVENTORIES.c.resource_class == resource_class,
             INVENTORIES.c.used == 0))
-        # Claims remain recorded, but no further claim is possible.
+        # An inventory with claims stays, with capacity 0: no further claim is possible.
         if removed.rowcount == 0 and stored_inventories[resource_class].total:
             _update_inventory(connection, provider.uuid, resource_class, {"total": 0, "reserved": 0})
             changed = True

@@ -34,7 +34,7 @@ def claim(connection: sa.Connection, consumer: str, root: str,
 
 
 def note(connection: sa.Connection, root: str) -> None:
-    """Set ``fitted``: messages to schedulers then contain free NUMA cells, devices and sub-providers, too."""
+    """Set ``fitted`` of a node: messages to schedulers then contain its free NUMA cells, devices and sub-providers."""
     connection.execute(sa.update(NODES).where(NODES.c.uuid == root, NODES.c.fitted == sa.false()).values(fitted=True))
 
 
@@ -57,7 +57,7 @@ def held(connection: sa.Connection, roots: Sequence[str]) -> dict[str, list[Gues
 
 
 def of_nodes(connection: sa.Connection, nodes: Sequence[Any]) -> dict[str, NodeDedicatedResources]:
-    """Return uuid -> free NUMA cells and PCI devices of nodes with any. ``nodes``: rows as selected by ``_NODES``."""
+    """Return uuid -> free NUMA cells and PCI devices, for nodes that have any. ``nodes``: rows of ``_NODES``."""
     having = [node for node in nodes if node.numa_topology is not None or node.pci_devices]
     fitted = [node.uuid for node in having if node.fitted]
     guests = held(connection, fitted) if fitted else {}

@@ -42,7 +42,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """The state of the open lines of a drain. ``coming``: servers that move to the host."""
+    """The waiting and moving servers of a drain. ``coming``: number of servers that move to the drained host."""
 
     lines: list[DrainedServer]
     servers: dict[str, Candidate]
@@ -160,7 +160,7 @@ def end(connection: sa.Connection, uuid: str, owner: str) -> bool:
 
 # --- remaining work ----------------------------------------------------------------------------------
 def survey(connection: sa.Connection, drain: Drain) -> Survey:
-    """Return the open lines of a drain with the progress of their servers, by five statements for any drain."""
+    """Return the open lines of a drain with the progress of their servers, by five statements, however many."""
     lines = rows.to_objects(DrainedServer, connection.execute(sa.select(SERVERS).where(
         SERVERS.c.drain_uuid == drain.uuid, SERVERS.c.state.in_((drain_types.WAITING, drain_types.MOVING)))
         .order_by(SERVERS.c.since, SERVERS.c.instance_uuid)))

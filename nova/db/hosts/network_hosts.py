@@ -48,7 +48,7 @@ def present(connection: sa.Connection, host: str, address: str, networks: Collec
 
 
 def newer(connection: sa.Connection, held: Mapping[str, int]) -> list[Peers]:
-    """Return the hosts of networks whose version is newer than in ``held`` (network -> version), by two statements."""
+    """Return the networks with a newer version than in ``held`` (network -> version), and their hosts."""
     names = {versions.peers(network): network for network in held}
     newer_versions = {names[row.name]: row.version for row in connection.execute(
         sa.select(VERSIONS).where(VERSIONS.c.name.in_(names)))} if names else {}

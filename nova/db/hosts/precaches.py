@@ -19,8 +19,8 @@ _OPEN = TABLE.c.state.in_((caches.WAITING, caches.CACHING))
 
 @dataclasses.dataclass(frozen=True)
 class Busy:
-    """A host of an aggregate with images to fetch. ``requested``: a message was sent to the host, and the time at which
-    it is repeated has not come."""
+    """A host of an aggregate with images to fetch. ``requested``: True between the message to the host
+    and the time at which the message is repeated."""
 
     aggregate_id: int
     host: str

@@ -1,5 +1,5 @@
-"""Services: registration and liveness. A host stores the id of the deployment with which it registered. It refuses to
-start with a database of another deployment or from before its registration, in which its guests would be unknown."""
+"""Services: registration and liveness. A host stores the id of the deployment with which it registered. The host does
+not start if the database is of another deployment or from before the registration: it would not contain its guests."""
 
 import datetime
 import time
@@ -99,7 +99,7 @@ def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
 
 
 def awake(connection: sa.Connection, host: str) -> str | None:
-    """Return ``host`` (if it is "": any host) if its compute service is up, or None."""
+    """Return ``host`` (if "": the host with the newest heartbeat) if its compute service is up, else None."""
     if host:
         return host if host_up(connection, host) else None
     row = connection.execute(sa.select(TABLE).where(
@@ -116,7 +116,7 @@ def still_down(connection: sa.Connection, host: str) -> None:
 
 
 def forced_down(connection: sa.Connection, host: str) -> bool:
-    """Return True if an operator forced the host down, so that nothing waits for it."""
+    """Return True if an operator forced the host down, so that no operation waits for it."""
     return connection.scalar(sa.select(TABLE.c.id).where(
         TABLE.c.host == host, TABLE.c.binary == COMPUTE, TABLE.c.forced_down == sa.true())) is not None
 
@@ -161,7 +161,7 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
             disabled = binary == COMPUTE and not CONF.enable_new_services
             connection.execute(sa.insert(TABLE).values(
                 **values, uuid=new_uuid(), host=host, binary=binary, disabled=disabled, forced_down=False,
-                # Greater than the generation of an earlier, deleted service of the host.
+                # The generation must be greater than that of an earlier, deleted service of the host.
                 created_at=now, generation=int(now.timestamp()),
                 disabled_reason="New computes are disabled (enable_new_services)." if disabled else None))
     service = _fill(connection, connection.execute(sa.select(TABLE).where(this)).all())[0]
@@ -224,7 +224,7 @@ def beat_all(connection: sa.Connection, hosts: Collection[str], binary: str) -> 
 
 
 def last_heard(connection: sa.Connection) -> datetime.datetime | None:
-    """Return the time of the newest heartbeat that a conductor received as a message (its own are not messages)."""
+    """Return the time of the newest heartbeat received as a message. A conductor writes its own to the database."""
     moment: datetime.datetime | None = connection.scalar(
         sa.select(sa.func.max(TABLE.c.last_seen)).where(TABLE.c.binary != "nova-conductor"))
     return moment
@@ -252,7 +252,7 @@ def _deployment(connection: sa.Connection) -> str:
 
 def _admit(connection: sa.Connection, host: str, identity: str | None, returning: bool) -> None:
     """Check that a host without a row may register. Raises HostIdentityMismatch. ``returning``: the host was registered
-    before, so an operator has deleted it, or the database is another one."""
+    before. Then the row of its deletion by an operator must exist; otherwise the database is an old backup."""
     if identity is None:
         return
     deleted = connection.execute(sa.delete(DELETED_HOSTS).where(DELETED_HOSTS.c.identity == identity)).rowcount

@@ -90,13 +90,13 @@ def _wait_for_others(connection: sa.Connection) -> None:
 
 def _create_indexes(engine: sa.Engine) -> None:
     """Create the indexes that the upgrade leaves out on PostgreSQL, without locks, so that services can run meanwhile.
-    An index left unfinished by an interrupted run is created again. Of several processes one works, the others wait."""
+    An index left unfinished by an interrupted run is created again. One process creates indexes, others wait."""
     if engine.dialect.name != "postgresql":
         return
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         # Disable the time limit of statements: an index of gigabytes takes minutes.
         connection.execute(sa.text("SET statement_timeout = 0"))
-        # Poll: CREATE INDEX CONCURRENTLY of the lock holder would wait for a statement that waits for the lock.
+        # Poll, since CREATE INDEX CONCURRENTLY of the lock holder would wait for a statement that blocks on the lock.
         while not connection.scalar(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": _INDEX_LOCK}):
             time.sleep(_PAUSE)
         try:

@@ -114,7 +114,7 @@ class _Kind:
         return self.order[-1]
 
     def page(self, connection: sa.Connection, after: Place | None, limit: int) -> list[Place]:
-        """Return the positions of the next rows."""
+        """Return the positions of the next rows to remove."""
         statement = sa.select(*self.order).where(self.over).order_by(*self.order).limit(limit)
         if after is not None:
             # The first condition follows from the second, but lets each database start in the middle of the index.
@@ -171,7 +171,7 @@ def _kinds(what: What) -> list[_Kind]:
 
 
 def _has_newer(number: int) -> Iterator[sa.ColumnElement[bool]]:
-    """Return the condition that the server of an action has ``number`` newer actions. Only these are read (index)."""
+    """Return the condition that the server of an action has ``number`` newer actions. Only newer actions are read."""
     if number:
         newer = ACTIONS.alias()
         yield sa.select(newer.c.id).where(newer.c.instance_uuid == ACTIONS.c.instance_uuid, newer.c.id > ACTIONS.c.id) \
@@ -190,7 +190,7 @@ def _moving(instance_uuid: sa.Column[Any]) -> sa.ColumnElement[bool]:
 
 
 def _nobody_needs() -> Iterator[sa.ColumnElement[bool]]:
-    """Return conditions of a deleted instance: no guest to remove, no running action, and no resources."""
+    """Return the conditions to remove a deleted instance: no guest to remove, no running action, and no resources."""
     this = INSTANCES.c.uuid
     for table in KEEP:
         yield ~sa.exists().where(table.c.instance_uuid == this)

@@ -79,7 +79,7 @@ def take(connection: sa.Connection, network: Network, instance_uuid: str, vif_id
 
 
 def check(network: Network, address: str) -> str:
-    """Return the address as rows spell it. Raises FixedIpInvalid if no interface of the network can request it."""
+    """Return the address as stored in the database. Raises FixedIpInvalid if no interface can request it."""
     try:
         wanted = plain_ip.address(address)
     except ValueError as error:

@@ -25,18 +25,18 @@ _RULES, _MEMBERS = "rules:", "members:"
 
 # --- changes ---------------------------------------------------------------------------------
 def rules_of(group_id: int) -> str:
-    """Return the name for "the rules of a group have changed"."""
+    """Return the string that stands for changed rules of a group, an argument of :func:`changed`."""
     return f"{_RULES}{group_id}"
 
 
 def members_of(group_id: int) -> str:
-    """Return the name for "the addresses in a group have changed"."""
+    """Return the string that stands for changed addresses in a group, an argument of :func:`changed`."""
     return f"{_MEMBERS}{group_id}"
 
 
 def moved(connection: sa.Connection, instance_uuid: str) -> set[str]:
-    """Increase the versions of this server's groups that are the source of a rule; return :func:`members_of` each.
-    Called in the transaction that changes the addresses of the server."""
+    """Increase the versions of those groups of the server that are the source of a rule; return :func:`members_of`
+    of each of these groups. Called in the transaction that changes the addresses of the server."""
     named = sa.select(RULES.c.id).where(RULES.c.group_id == MEMBERS.c.group_id).exists()
     groups = connection.execute(
         sa.select(GROUPS.c.id, GROUPS.c.project_id).join(MEMBERS, MEMBERS.c.group_id == GROUPS.c.id)
@@ -156,8 +156,8 @@ def _members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFi
 
 
 def newer(connection: sa.Connection, held: Mapping[str, int], host: str = "") -> dict[str, RuleSet]:
-    """Return the rules of the servers whose version is newer than in ``held`` (server -> version). One statement if
-    there are none. ``host``: only of servers that may exist on this host."""
+    """Return the rules of servers if the version of the rules is newer than in ``held`` (server -> version); one
+    statement if no version is newer. ``host``: only servers that may exist on this host."""
     if not held:
         return {}
     there = servers.placed_on(host) if host else INSTANCES.c.deleted == sa.false()

@@ -56,7 +56,7 @@ def _conditions(connection: sa.Connection, request: CandidateRequest) -> list[sa
     in_tree = PROVIDERS.c.root_uuid == _ROOT.c.uuid
     conditions: list[sa.ColumnElement[bool]] = [_ROOT.c.parent_uuid.is_(None)]
     for group in request.groups:
-        # Nested, so that no database chooses to read all inventories of a resource class first.
+        # Nested EXISTS, since databases may otherwise read all inventories of a resource class first.
         conditions += [sa.exists(sa.select(1).where(in_tree, sa.exists(sa.select(1).where(
             INVENTORIES.c.provider_uuid == PROVIDERS.c.uuid, providers.offers(name, amount)))))
             for name, amount in group.resources.items()]

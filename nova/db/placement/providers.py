@@ -149,7 +149,7 @@ def _held(connection: sa.Connection, uuid: str, *roots: str) -> Any:
 
 
 def changed(connection: sa.Connection, row: Any, generation: int | None = None) -> None:
-    """Increment the generations of a locked provider and its node. Raises ConcurrentUpdate for another generation."""
+    """Increment the generations of a locked provider and its node. Raises ConcurrentUpdate unless at ``generation``."""
     if generation is not None and generation != generation_of(row):
         raise exception.ConcurrentUpdate(uuid=row.uuid, actual=generation_of(row), expected=generation)
     if row.node_generation is not None:

@@ -18,7 +18,7 @@ from nova.objects.volumes.volume import journal_without_secrets
 TABLE = tables.actions
 INSTANCES = tables.instances
 _LEASES = 2  # maximum lease of an action with an owner, in multiples of [conductor]lease
-# Outcomes after which the server does not keep what the steps of the action have created in external services.
+# Outcomes after which a cleanup deletes the objects that the steps of the action created in external services.
 _WITHOUT_SUCCESS = ("superseded", "error")
 _ENDED = (*_WITHOUT_SUCCESS, "success")
 
@@ -44,7 +44,7 @@ def insert(connection: sa.Connection, actions: Sequence[Action]) -> None:
 def follow(connection: sa.Connection, action: Action) -> None:
     """Insert an action of a locked instance. Its id is greater than those of all earlier actions of the instance."""
     done = connection.execute(sa.insert(TABLE), rows.values_of(TABLE, action))
-    action.id = done.inserted_primary_key[0]  # type: ignore[index] # which a single insert always has
+    action.id = done.inserted_primary_key[0]  # type: ignore[index] # never None after a single INSERT
 
 
 def get(connection: sa.Connection, uuid: str) -> Action | None:
@@ -180,7 +180,7 @@ def renew_of(connection: sa.Connection, owners: Mapping[str, str], until: dateti
 
 
 def expired(connection: sa.Connection, now: datetime.datetime, limit: int, of_hosts: bool = True) -> list[Action]:
-    """Return unfinished actions with expired leases, oldest lease first; without ``of_hosts``, none of hosts."""
+    """Return unfinished actions with expired leases, oldest lease first. ``of_hosts``: include those owned by hosts."""
     # A lease of an owner that ends after this time was written before the clock was set back, and counts as expired.
     never = TABLE.c.lease_until > now + datetime.timedelta(seconds=_LEASES * CONF.conductor.lease)
     statement = (sa.select(TABLE).where(sa.or_(

@@ -60,8 +60,8 @@ def get(connection: sa.Connection, digest: str, endings: Collection[str]) -> Con
 
 
 def over(connection: sa.Connection, sessions: Sequence[ConsoleSession], endings: Collection[str]) -> list[str]:
-    """Return the sessions to end: an operation ``endings`` of the server has succeeded since the session began. While
-    the operation runs, the session stays, so that the user can watch the guest shut down."""
+    """Return the sessions that must end, since one of the operations ``endings`` of the server has succeeded after the
+    session began. While the operation runs, the session stays, so that the user can watch the guest shut down."""
     if not sessions:
         return []
     newest = dict(connection.execute(

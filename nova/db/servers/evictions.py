@@ -45,7 +45,7 @@ def of_host(connection: sa.Connection, host: str, limit: int = 1000, marker: str
 
 
 def hosts(connection: sa.Connection, instance_uuid: str) -> list[str]:
-    """Return the hosts with evictions of the instance. It is not scheduled to them before their guests are removed."""
+    """Return the hosts with evictions of the instance. It is not scheduled to a host with an eviction."""
     return list(connection.scalars(sa.select(TABLE.c.host).where(TABLE.c.instance_uuid == instance_uuid)))
 
 

@@ -22,7 +22,7 @@ def add(connection: sa.Connection, instance_uuid: str, key: str, status: str) ->
 
 
 def came(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> dict[str, str]:
-    """Return key -> status of those of these events that have arrived."""
+    """Return key -> status of the events with these keys that have arrived."""
     return dict(connection.execute(sa.select(TABLE.c.name, TABLE.c.status).where(
         TABLE.c.instance_uuid == instance_uuid, TABLE.c.name.in_(keys))).all())
 

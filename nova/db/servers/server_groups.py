@@ -18,7 +18,7 @@ TABLE = tables.server_groups
 INSTANCES = tables.instances
 MIGRATIONS = tables.migrations
 
-# Maximum number of hosts that schedulers select for a server because of a soft policy; the final one is accepted.
+# Maximum number of hosts that schedulers select for a server because of a soft policy; the last of them is accepted.
 MAX_SELECTIONS = 8
 
 

@@ -33,7 +33,7 @@ _UPDATE_DESTINATION = _UPDATE.values(dest_host=sa.select(sa.func.coalesce(sa.fun
 def insert(connection: sa.Connection, migration: Migration) -> None:
     """Insert a migration and set its id."""
     done = connection.execute(sa.insert(TABLE), rows.values_of(TABLE, migration))
-    migration.id = done.inserted_primary_key[0]  # type: ignore[index] # which a single insert always has
+    migration.id = done.inserted_primary_key[0]  # type: ignore[index] # never None after a single INSERT
 
 
 def get(connection: sa.Connection, uuid: str) -> Migration:

@@ -172,7 +172,7 @@ def without(text: bytes) -> Finder:
 
 def _batches(heap: list[Place], matches: Iterator[list[Place]], bounds: list[int],
              begin: int | None) -> Iterator[list[int]]:
-    """Yield the ids of the heap and of the matches in order. An id is yielded when no later block can precede it."""
+    """Merge the servers of the heap with the matches by sort key; yield an id when no later block can precede it."""
     batch: list[int] = []
     for later, match in enumerate(itertools.chain(matches, [[]]), 1):
         for place in match:

@@ -111,7 +111,7 @@ class Database:
             committing = False
             try:
                 with self._turn(write), self._connect() as connection, self._unwrapped(connection, mode):
-                    if not doubt and context.too_late():  # the request waited too long in the queue
+                    if not doubt and context.too_late():  # the request timed out in the queue
                         raise exception.ServiceUnavailable("The request has timed out: nothing was changed.")
                     # nova_write: SQLite takes its write lock at BEGIN, since it cannot wait for a lock taken later.
                     committed: list[Callable[[], object]] = []
@@ -119,7 +119,7 @@ class Database:
                         nova_write=write, nova_lookup=mode == "lookup", nova_seconds=self._seconds,
                         nova_committed=committed, nova_doubt=doubt)
                     with connection.begin():
-                        if mode == "snapshot" and self.dialect != "sqlite":  # all transactions of SQLite are
+                        if mode == "snapshot" and self.dialect != "sqlite":  # every transaction of SQLite is a snapshot
                             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                         earlier = made(connection) if doubt and made else None
                         result = transaction(connection) if earlier is None else earlier
@@ -141,7 +141,7 @@ class Database:
             except _ERRORS as error:
                 if isinstance(ours := getattr(error, "inner_exception", None), exception.NovaException):
                     raise ours from error  # raised by _stop_when_late()
-                if limits.exceeded(error):  # another attempt would take as long
+                if limits.exceeded(error):  # another attempt would exceed the time limit, too
                     raise exception.ServiceUnavailable(_CANCELLED) from error
                 if not errors.is_transient(error):
                     if doubt and isinstance(error, db_exception.DBDuplicateEntry):
@@ -188,7 +188,7 @@ class Database:
 
     @contextlib.contextmanager
     def _unwrapped(self, connection: sa.Connection, mode: Mode) -> Iterator[None]:
-        """Run a lookup on PostgreSQL in autocommit mode. Not if the driver sets the isolation level of transactions:
+        """Run a lookup on PostgreSQL in autocommit mode, unless the driver sets the isolation level of transactions:
         the level would not apply without a transaction, and the change of mode would need a statement."""
         driver: Any = connection.connection.dbapi_connection
         if mode != "lookup" or self.dialect != "postgresql" or driver.isolation_level is not None:
@@ -236,7 +236,7 @@ def _check_values(error: Exception) -> None:
     if isinstance(error, errors.DoesNotFit):
         raise exception.InvalidInput(reason=str(cause)) from error
     if isinstance(error, _BAD_VALUE) or isinstance(cause, ValueError | OverflowError | sa.exc.DataError):
-        LOG.warning("The database cannot store a value of a request, which fails: %s", type(cause or error).__name__)
+        LOG.warning("Refusing a request: the database cannot store a value in it: %s", type(cause or error).__name__)
         raise exception.InvalidInput(reason="a value cannot be stored in the database") from error
 
 

@@ -50,7 +50,7 @@ def execute(connection: sa.Connection, statement: Any, values: Mapping[str, Any]
     """Execute a statement that is built once per process. ``values``: parameters and, for an INSERT or UPDATE, values
     of columns. Raises the same errors as ``connection.execute()``; KeyError for a missing parameter."""
     dialect = connection.dialect
-    if dialect.name == "sqlite":  # one dialect, so that all databases share plans: tests open many
+    if dialect.name == "sqlite":  # one dialect, so that all SQLite databases share plans: tests open many
         dialect = _dialects.setdefault(dialect.name, dialect)
     plan = _plan(statement, dialect, tuple(values))
     parameters = plan.parameters(values)

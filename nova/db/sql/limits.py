@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # transaction that held the lock was cancelled.
 _LOCK_SHARE = 0.5
 _INSTRUCTIONS = 100_000  # number of SQLite instructions between two checks of the time; they take about a millisecond
-# Error codes of cancelled statements: one of PostgreSQL for all causes; of MariaDB, that of the time limit.
+# Error codes of cancelled statements: PostgreSQL has one for all causes; for MariaDB, the code of the time limit.
 _CANCELLED = frozenset({"57014", 1969})
 # TCP options by which the system closes a connection 25 s after its server vanished: probes of a silent connection in
 # seconds, and the limit for unacknowledged data in milliseconds.

@@ -92,8 +92,8 @@ class Preparer:
         return True
 
     def _find(self, source: Any, text: str, parameters: Mapping[str, Any]) -> _Statement | None:
-        """Return the statement for these parameters, or None if it must not be prepared. Savepoint commands must not:
-        they must also work in a failed transaction."""
+        """Return the statement for these parameters, or None if it must not be prepared. Savepoint commands are
+        never prepared, since they must also work in a failed transaction."""
         names = self._names.get(text)
         if names is None:
             if len(self._names) >= _COUNTED or len(parameters) > _PARAMETERS or not (source.is_select or source.is_dml):

@@ -67,8 +67,8 @@ def any_of(finders: Sequence[expression.Finder | None]) -> expression.Finder | N
 
 
 def listed(column: sa.Column[Any], pattern: str, mark: str) -> Match:
-    """Return the condition that an item of the column (",a,b,") with ``mark`` in it begins with the pattern. Raises
-    InvalidInput."""
+    """Return the condition that the column (",a,b,") has an item that contains ``mark`` and begins with the pattern.
+    Raises InvalidInput."""
     expected = compiled(pattern)
     begin = pattern if expected.literal else pattern.removeprefix("^").removesuffix("$")
     # Other anchors cannot be searched in the list, in which an item does not begin or end with a line.

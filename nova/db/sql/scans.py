@@ -186,7 +186,7 @@ def outside(parts: Sequence[Range], behind: Place | None, before: Place | None) 
 
 
 def _beyond(part: Range, place: Place, behind: bool) -> Conditions | None:
-    """Return the conditions that the first column is behind (or before) its value at a position; None: no row is."""
+    """Return conditions that the first column is after (or before) its value at a position; None if no row can be."""
     name, way = part.order[0]
     value, column, greater = place[name], part.table.c[name], (way == "asc") == behind
     if value is None or part.nulls:  # null is less than all values

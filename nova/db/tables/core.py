@@ -526,7 +526,7 @@ outbox_lanes = table(
 # Progress of the existence notifications (compute.instance.exists) of the newest audit period.
 usage_audits = table(
     "usage_audits", Column("period_ending", Utc, primary_key=True),
-    Column("marker", sa.BigInteger, nullable=False),  # greatest id of a reported server
+    Column("marker", sa.BigInteger, nullable=False),  # greatest server id whose notification is sent
     Column("finished", sa.Boolean, nullable=False))
 
 # --- the text index of servers (nova.db.servers.text_index) -------------------------------------------
@@ -551,7 +551,7 @@ ec2_ids = table(
     Column("kind", text(16), nullable=False),
     Column("number", sa.BigInteger, nullable=False),
     Column("uuid", text(), nullable=False),
-    Column("used_at", Utc, nullable=False),  # when a request used the id, to the day
+    Column("used_at", Utc, nullable=False),  # when a request last used the id, accurate to a day
     UniqueConstraint("kind", "number", name="uq_ec2_ids_kind_number"),
     UniqueConstraint("kind", "uuid", name="uq_ec2_ids_kind_uuid"),
     Index("ix_ec2_ids_used", "used_at", "id"),

@@ -1,5 +1,5 @@
 """Access of hosts to shares: a row for each server that needs an access, stored before the access is granted, so that
-none is left behind. Servers on one host with the same share need one access, which is revoked when the last of them
+no access is left behind. Servers on one host with the same share need one access; it is revoked when the last of them
 leaves. Until it is revoked (``leaving``), another server that needs it waits. Rows of one share and host are locked in
 the order of their ids."""
 

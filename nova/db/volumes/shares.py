@@ -53,5 +53,5 @@ def bind(connection: sa.Connection, uuid: str, host: str, everywhere: bool) -> N
     if everywhere or share.host == host:
         return
     if share.host is not None:
-        raise exception.ShareUnusable(share_id=uuid, reason=f"directory on host {share.host}, not on {host}")
+        raise exception.ShareUnusable(share_id=uuid, reason=f"its directory is on host {share.host}, not on {host}")
     connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid).values(host=host))

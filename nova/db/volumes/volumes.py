@@ -133,7 +133,7 @@ def unbind(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
 
 
 def _give_up_place(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
-    """Insert the removal of the data from their location; return None if there are no data."""
+    """Insert and return a request to remove the data from their location; return None if there are no data."""
     if volume.host is None and not (volume.shared and volume.generation):
         return None
     removal = VolumeRemoval(volume_uuid=volume.uuid, generation=volume.generation, host=volume.host or "")

@@ -16,7 +16,7 @@ def upgrade() -> None:
     """Create the tables of the models. Later revisions find their changes already made."""
     connection = op.get_bind()
     for table in tables.metadata.sorted_tables:
-        if connection.dialect.name in ("mysql", "mariadb"):  # Only then: table.kwargs loads the dialect.
+        if connection.dialect.name in ("mysql", "mariadb"):  # table.kwargs would load the dialect.
             table.kwargs.update(MARIADB)
         connection.execute(CreateTable(table, if_not_exists=True))
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
