@@ -252,7 +252,7 @@ def _deployment(connection: sa.Connection) -> str:
 
 def _admit(connection: sa.Connection, host: str, identity: str | None, returning: bool) -> None:
     """Check that a host without a row may register. Raises HostIdentityMismatch. ``returning``: the host was registered
-    before. Then the row of its deletion by an operator must exist; otherwise the database is an old backup."""
+    before. Then the row of its deletion must exist; otherwise the database is another one, such as an old backup."""
     if identity is None:
         return
     deleted = connection.execute(sa.delete(DELETED_HOSTS).where(DELETED_HOSTS.c.identity == identity)).rowcount
