@@ -71,8 +71,7 @@ class ManilaShares:
         location = next((location for location in locations if location.get("preferred")),
                         locations[0] if locations else None)
         if location is None:
-            raise exception.ShareStatusIncorrect(share_id=share_id, status="without an export location",
-                                                 expected=_AVAILABLE)
+            raise exception.Conflict(f"Share {share_id} has no export location in Manila.")
         return Share(uuid=share_id, project_id=project_id, name=share.get("name") or "",
                      protocol=protocol, export_location=location["path"])
 

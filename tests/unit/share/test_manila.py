@@ -51,7 +51,7 @@ def test_share_is_read_with_the_credentials_of_its_user(manila: ManilaServer) ->
 
 @pytest.mark.parametrize(("values", "error"), [
     ({"share_proto": "CEPHFS"}, exception.ShareProtocolUnsupported),
-    ({"status": "error"}, exception.ShareStatusIncorrect), ({"locations": []}, exception.ShareStatusIncorrect)])
+    ({"status": "error"}, exception.ShareStatusIncorrect), ({"locations": []}, exception.Conflict)])
 def test_unsupported_or_unavailable_share_is_refused(manila: ManilaServer, values: dict[str, Any],
                                                      error: type[exception.NovaException]) -> None:
     with pytest.raises(error) as raised:
