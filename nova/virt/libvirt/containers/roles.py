@@ -33,7 +33,7 @@ LOG = logging.getLogger(__name__)
 
 _GIB = 1 << 30
 # Seconds to wait until libvirt uses the namespaces of a started container, and seconds between two polls.
-_START_TIMEOUT, _POLL_INTERVAL = 15.0, 0.1
+_START_TIMEOUT, _POLL_INTERVAL = 30.0, 0.1
 # Requests of ioctl: FIFREEZE and FITHAW.
 _FREEZE, _THAW = 0xC0045877, 0xC0045878
 
@@ -49,7 +49,7 @@ def _first_process(domain: libvirt.virDomain) -> str | None:
 
 def _libvirt_follows(domain: libvirt.virDomain) -> bool:
     """Return True if libvirt uses the current namespaces of the container; False for none or those of its previous run.
-    True also if they cannot be read, for example because this process does not see the host's namespaces."""
+    True also if this process may not read them or does not see the processes of the host."""
     opened: list[int] = []
     try:
         init = _first_process(domain)
@@ -57,8 +57,10 @@ def _libvirt_follows(domain: libvirt.virDomain) -> bool:
         return any(os.readlink(f"/proc/self/fd/{number}") == os.readlink(f"/proc/{init}/ns/net") for number in opened)
     except libvirt.libvirtError:
         return False
-    except OSError:
+    except PermissionError:
         return True
+    except OSError:  # a process has ended: the container is being started or stopped
+        return not os.path.exists(f"/proc/{domain.ID()}")
     finally:
         for number in opened:
             os.close(number)
