@@ -32,7 +32,7 @@ _DEFAULT_FRACTION = 10
 LOCKS = "locks"
 _ROOM = ".room"
 
-# Removes an unused image; returns False if every image is in use.
+# A function that removes an unused image, or returns False if every image is in use.
 Evict = Callable[[], bool]
 
 

@@ -92,7 +92,7 @@ class Deployments:
         try:
             return self.ironic.update(node.uuid, {"/instance_uuid": instance.uuid, **_instance_info(instance, node)})
         except exception.Conflict as error:
-            raise exception.NodeNotReady(node=node.uuid, reason="another instance has taken it") from error
+            raise exception.NodeNotReady(node=node.uuid, reason="another instance uses the node") from error
 
     def undeploy(self, node: Node, uuid: str) -> None:
         """Remove the instance from a node; return when Ironic has accepted the node for cleaning. Succeeds if the node
