@@ -23,7 +23,7 @@ def is_merged(volume: str, files: Sequence[str], top: str | None, base: str | No
     files, newest first; the first is the active file. Raises VolumeSnapshotFailed if the merge is impossible."""
     missing = next((name for name in (top if base is None else None, base) if name and name not in files), None)
     if missing or not files:
-        raise exception.VolumeSnapshotFailed(volume_id=volume, reason=f"guest does not have {missing or 'the volume'}")
+        raise exception.VolumeSnapshotFailed(volume_id=volume, reason=f"the guest lacks {missing or 'the volume'}")
     if base is None:
         if top == files[0]:
             raise exception.VolumeSnapshotFailed(volume_id=volume, reason=f"the guest writes to {top}")

@@ -16,12 +16,12 @@ _ADDRESS = "127.0.0.1"
 WIDTH, HEIGHT = 64, 48
 # Pixel format: 32 bits per pixel, depth 24, little endian, true colour, 8 bits for red, green, blue at shifts 16, 8, 0.
 _FORMAT = struct.pack("!BBBBHHHBBB3x", 32, 24, 0, 1, 255, 255, 255, 16, 8, 0)
-# Lengths of client messages after the first byte. _SET_ENCODINGS, _CUT_TEXT: of a header that has the remaining length.
+# Bytes of client messages after the type byte. _SET_ENCODINGS, _CUT_TEXT: bytes up to the length of the variable rest.
 _SET_PIXEL_FORMAT, _SET_ENCODINGS, _UPDATE_REQUEST, _KEY, _POINTER, _CUT_TEXT = 0, 2, 3, 4, 5, 6
 _LENGTHS = {_SET_PIXEL_FORMAT: 19, _SET_ENCODINGS: 3, _UPDATE_REQUEST: 9, _KEY: 7, _POINTER: 5, _CUT_TEXT: 7}
 # First bytes of the SPICE messages that link a channel.
 _REDQ = b"REDQ"
-# Maximum number of bytes of a part of a client message. The connection of a client that announces more is closed.
+# Maximum number of bytes of the variable rest of a client message. A client that announces more is disconnected.
 _MOST = 1 << 20
 # Maximum number of bytes of a line on a serial console, and of a SPICE message.
 _LINE = 4096
@@ -138,7 +138,7 @@ def _terminal(client: socket.socket, name: str) -> None:
 
 
 def _spice(client: socket.socket, name: str) -> None:
-    """Accept the link of a SPICE channel, and send nothing after that. Raises EOFError."""
+    """Accept the link of a SPICE channel, and send nothing after that. Raises EOFError for an invalid link message."""
     magic, _major, _minor, size = struct.unpack("<4sIII", _read(client, 16))
     if magic != _REDQ or size > _LINE:
         raise EOFError

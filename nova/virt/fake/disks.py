@@ -30,7 +30,7 @@ def made(host: str, gb: int) -> Disk:
 
 
 class OwnDisks:
-    """The disks of one host, by uuid of the guest, plus ``ASIDE`` for renamed disks. ``path``: file (None: memory)."""
+    """The disks of one host by uuid of the guest; renamed disks: uuid and ``ASIDE``. ``path``: file (None: memory)."""
 
     def __init__(self, path: str | None = None) -> None:
         self._disks: dict[str, Disk] = {}
@@ -109,7 +109,7 @@ def of_host(host: str, directory: str | None, shared: bool) -> DiskStore:
 
 # --- as files ------------------------------------------------------------------------------------------
 def copy_to_file(host: str, uuid: str, disk: Disk | None) -> str:
-    """Write the identity of the disk to a file; return its path."""
+    """Write the record of the disk to a file; return the path of the file."""
     path = file_of(host, uuid)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     files.replace(path, json.dumps(disk))

@@ -59,7 +59,7 @@ class Guest(msgspec.Struct, omit_defaults=True):
         return self.power_state in (states.RUNNING, states.POWER_PAUSED) and not self.incoming and not self.went
 
     def define(self, instance: Instance, name: str) -> None:
-        """Renew the definition. A volume that is not connected in ``instance`` stays as the guest has it."""
+        """Renew the definition. Keep the device names and file names of volumes for which ``instance`` has none."""
         self.name, self.rescued, self.swapped, self.sizes = name, "", (), ()
         flavor = instance.flavor
         self.size = _shared(FlavorSize(flavor.name, flavor.vcpus, flavor.memory_mb, flavor.root_gb))

@@ -97,7 +97,7 @@ class FakeHost:
         self.migrations: dict[str, threading.Event] = {}
         # Servers whose disks this host serves to another host.
         self.serving: set[str] = set()
-        # Changes inside guests, by uuid, which tests read.
+        # Passwords that guests received, and number of crash dumps triggered, by uuid. Only tests read these.
         self.passwords: dict[str, str] = {}
         self.crash_dumps: collections.Counter[str] = collections.Counter()
         # Guests with quiesced file systems, and guests without an agent that can quiesce them.

@@ -37,7 +37,7 @@ class ColdMigration(FakeRole, guest_driver.ColdMigration):
         self.host.behaviour.simulate("open_disks")
         uuid = instance.uuid
         if self.host.guests.find(uuid) is not None:
-            self.host.disks.remove(uuid + ASIDE)  # of an earlier move, whose end did not reach this host
+            self.host.disks.remove(uuid + ASIDE)  # a disk renamed by an earlier move, not removed at its end
         self.host.guests.remove(uuid)
         if self.host.disks.get(uuid + ASIDE) is None:
             self.host.disks.rename(uuid, uuid + ASIDE)
@@ -173,7 +173,7 @@ class LiveMigrationTarget(FakeRole, guest_driver.LiveMigrationTarget):
 
 
 def _files(disk: fake_disks.Disk | None) -> list[DiskFile]:
-    """Return the disk files that another host copies, even a disk of 0 GiB, whose size is that of its image."""
+    """Return the disk files that another host copies. A disk of 0 GiB (it has the size of its image) is a file, too."""
     return [DiskFile(name="disk", size=disk.gb * _GIB)] if disk is not None else []
 
 

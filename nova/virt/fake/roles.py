@@ -28,7 +28,7 @@ class Guests(FakeRole, guest_driver.Guests):
     def spawn(self, instance: Instance, files: BootFiles, paused: bool = False) -> None:
         guest = self.find("spawn", instance)
         if guest is not None and guest.on and paused:
-            return  # a running guest is not paused
+            return  # ``paused`` has no effect on a guest that runs already
         self.host.guests.boot(instance, states.POWER_PAUSED if paused else states.RUNNING)
 
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
@@ -103,7 +103,7 @@ class Power(FakeRole, guest_driver.Power):
     def on(self, instance: Instance, paused: bool = False) -> None:
         guest = self.find("power_on", instance)
         if guest is not None and guest.on:
-            return  # a running guest is not changed
+            return  # the guest runs already; ``paused`` has no effect
         self.host.run(instance, states.POWER_PAUSED if paused else states.RUNNING)
 
     def off(self, instance: Instance, timeout: int = 0) -> None:
@@ -169,7 +169,7 @@ class Rescue(FakeRole, guest_driver.Rescue):
 
 class Snapshots(FakeRole, guest_driver.Snapshots):
     def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
-        """Write the token of the disk to a small file."""
+        """Write the record of the disk to a small file, which is the content of the image."""
         self.get("snapshot", instance)
         disk = self.host.disks.get(instance.uuid)
         return DiskImage(path=fake_disks.copy_to_file(self.host.name, instance.uuid, disk), format="raw")

@@ -198,16 +198,16 @@ def _check_cells(group: Group, index: int, path: str) -> None:
     count = group.cells.count if group.cells else 0
     for number, devices in enumerate(group.devices):
         if any(cell >= count for cell in devices.cells):
-            raise _bad(path, f"a cell that the node does not have - at `groups[{index}].devices[{number}].cells`")
+            raise _bad(path, f"a NUMA cell that the node does not have - at `groups[{index}].devices[{number}].cells`")
     if group.cells is None:
         return
     cpus, memory = group.vcpus or CONF.fake.vcpus, group.memory_mb or CONF.fake.memory_mb
     if cpus % count or (cpus // count) % group.cells.threads or memory % count:
         raise _bad(path, f"CPUs, threads and memory cannot be divided evenly - at `groups[{index}].cells`")
     if group.cells.dedicated > cpus // count:
-        raise _bad(path, f"more CPUs than a cell has - at `groups[{index}].cells.dedicated`")
+        raise _bad(path, f"more dedicated CPUs than a cell has CPUs - at `groups[{index}].cells.dedicated`")
     if sum(size * number for size, number in group.cells.pages.items()) > memory // count * 1024:
-        raise _bad(path, f"more memory than a cell has - at `groups[{index}].cells.pages`")
+        raise _bad(path, f"huge pages need more memory than a cell has - at `groups[{index}].cells.pages`")
 
 
 def _bad(path: str, problem: str) -> exception.InvalidInput:

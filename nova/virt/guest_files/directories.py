@@ -164,8 +164,8 @@ def set_aside(uuid: str) -> None:
 
 
 def put_back(uuid: str, host: str, former: str = "") -> None:
-    """Rename the guest's directory back after a move. Replaces a directory that ``host`` or the host ``former`` uses
-    meanwhile. Raises MigrationError if a third host uses it."""
+    """Restore the name of the directory that a move renamed. Replaces a newer directory of the guest, but raises
+    MigrationError if its owner is neither ``host`` nor the host ``former``."""
     place = directory(uuid)
     if os.path.isdir(place):
         recorded = owner(place)
@@ -215,7 +215,7 @@ def remove_aside(uuid: str) -> None:
 def _remove(place: str) -> None:
     trash = place + ".deleted"
     with contextlib.suppress(FileNotFoundError):
-        # Renamed first: a partly removed directory must not look like a guest.
+        # Rename the directory first: a partly removed directory must not look like a guest.
         _remove_tree(trash)
         os.rename(place, trash)
     _remove_tree(trash)

@@ -31,7 +31,7 @@ _STOP_TIMEOUT = 10.0  # seconds after SIGTERM until the daemon is killed
 
 
 def serve(uuid: str, served: Sequence[tuple[str, str]], host: str) -> DiskSource:
-    """Serve files, given as (name, path), until stop(). A server of the same files continues. Raises MigrationError."""
+    """Serve files, given as (name, path), until stop(). Keep a running server of these files. Raises MigrationError."""
     place = _place(uuid)
     running = _running(uuid, served, host)
     if running is not None:
@@ -89,7 +89,7 @@ def ports() -> tuple[int, int]:
 
 
 def fetch(uuid: str, source: DiskSource, name: str, length: int, path: str) -> None:
-    """Copy a served file of ``length`` bytes, sparse. Raises MigrationError (also for a longer file), DiskFull."""
+    """Copy a served file to a sparse file. Raises MigrationError (also if it exceeds ``length`` bytes), DiskFull."""
     image = ",".join(["driver=nbd", f"server.host={peers.address(source.address)}", "server.type=inet",
                       f"server.port={source.port}", f"export={name}", "tls-creds=tls", "open-timeout=10"])
     # NBD serves whole sectors of 512 bytes: the copy is rounded up, and truncated at the end.

@@ -1,5 +1,5 @@
-"""Verbs of drivers whose guests have a directory on the host (:mod:`nova.virt.guest_files.directories`). The directory
-is removed with the guest, or renamed while the guest moves to another host."""
+"""Methods of drivers whose guests have a directory on the host (:mod:`nova.virt.guest_files.directories`). A directory
+is removed with its guest, or renamed while the guest moves to another host."""
 
 import abc
 import logging
@@ -81,7 +81,7 @@ class LocalColdMigration(guest_driver.ColdMigration):
                 self._guests.redefine(instance)
 
     def _remove_older_disks(self, uuid: str) -> None:
-        """Remove renamed disks while the guest exists, which uses newer ones: the end of the move that renamed them did
-        not reach this host. A later move must not take them for the disks of the guest."""
+        """Remove the renamed disks of an earlier move if the guest exists on this host, since it has newer disks. A
+        later move must not use the renamed disks, which remain if this host did not receive the earlier move's end."""
         if self._guests.exists(uuid):
             directories.remove_aside(uuid)

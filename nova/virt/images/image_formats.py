@@ -58,7 +58,7 @@ def check(path: str, disk_format: str | None) -> int:
         raise _refuse(f"disk format {disk_format} is not supported")
     inspectors = inspect(path)
     claimed = frozenset(inspectors) - _CONTENT
-    if disk_format == "vhd" and claimed <= {"iso"}:  # The footer of a fixed VHD alone identifies the format.
+    if disk_format == "vhd" and claimed <= {"iso"}:  # A fixed VHD has no header; _check_vhd checks its footer.
         return _check_vhd(path, _VHD_FIXED)
     if DISK_FORMATS[disk_format] == "raw":
         if claimed - {"iso"}:

@@ -32,7 +32,7 @@ _DEFAULT_FRACTION = 10
 LOCKS = "locks"
 _ROOM = ".room"
 
-# Removes an unused image; returns False if every image is in use.
+# A function that removes an unused image, or returns False if every image is in use.
 Evict = Callable[[], bool]
 
 
@@ -151,9 +151,9 @@ class ImageCache:
               variant: str = "") -> str:
         """Return the path of the cached image in the format ``cached_format(disk_format)``, fetched if missing.
         ``download`` writes the data to a new file; it is called once, even if several builds need the image at the same
-        time. ``most``: maximum size of the disk in bytes (None: limited by the cache only). ``variant``: part of the
-        file name, for a copy that must not be used as the normal one. Raises ImageUnacceptable (does not match
-        ``disk_format``, or refers to other files), ImageTooLarge, DiskFull."""
+        time. ``most``: maximum size of the disk in bytes (None: limited by the cache only). ``variant``: added to the
+        file name of a copy that only requests with the same variant may use. Raises ImageUnacceptable (the image does
+        not match ``disk_format``, or refers to other files), ImageTooLarge, DiskFull."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", image_id):
             raise exception.ImageUnacceptable(image_id=image_id, reason="its id is not a valid file name")
         name = f"{image_id}-{variant}" if variant else image_id
@@ -169,7 +169,7 @@ class ImageCache:
         """Return the path of a cached file, copied from another host with ``copy(path)`` if missing. ``length``: size
         of the file in bytes. Raises DiskFull, and ImageUnacceptable if it refers to other files."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            raise exception.ImageUnacceptable(image_id=name, reason="it is not a valid file name")
+            raise exception.ImageUnacceptable(image_id=name, reason="this is not a valid file name for the image cache")
         path = os.path.join(self.directory, name)
         image_id = name.rpartition(".")[0] or name
         with _blame(image_id), self._locked(image_id) as lock:

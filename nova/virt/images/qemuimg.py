@@ -76,7 +76,7 @@ def rebase(path: str, base: str, base_format: str) -> None:
 
 
 def convert(source: str, source_format: str, target: str, target_format: str, size: int, options: str = "") -> None:
-    """Convert an image of a disk of ``size`` bytes to another format, sparse. Longer output is refused.
+    """Convert an image of a disk of ``size`` bytes to another format, sparse. Fails if the output exceeds most_bytes().
     [libvirt]images_user must be able to read the source. ``options``: of the target format, as for ``qemu-img -o``."""
     cpu = CONF.libvirt.images_cpu_time_limit + -(-size // _GIB) * _CPU_PER_GIB
     with open(source, "rb") as file, _writable_for_user(target) as made:

@@ -69,7 +69,7 @@ class Ironic:
         while True:
             page = self._read("/v1/nodes", "", _Page, wanted)
             nodes += page.nodes
-            # Pages can be shorter than requested ([api]max_limit of Ironic). Conductors refuse more nodes than NODES.
+            # Ironic may shorten pages ([api]max_limit of Ironic). Conductors refuse a report of more than NODES nodes.
             if not page.next or not page.nodes or len(nodes) > NODES:
                 return nodes
             wanted["marker"] = page.nodes[-1].uuid

@@ -1,6 +1,6 @@
 """Deployments of instances on nodes. A method requests the next change from Ironic and raises InProgress. nova-compute
-calls the method again until it returns, because the node has the requested state. Since the progress is read from the
-node's state in Ironic, a new process continues a deployment of the previous one."""
+calls the method again until it returns; then the node has the requested state. The progress is read from the node's
+state in Ironic. So a new process continues the deployment of a previous process."""
 
 import base64
 import gzip
@@ -92,7 +92,7 @@ class Deployments:
         try:
             return self.ironic.update(node.uuid, {"/instance_uuid": instance.uuid, **_instance_info(instance, node)})
         except exception.Conflict as error:
-            raise exception.NodeNotReady(node=node.uuid, reason="another instance has taken it") from error
+            raise exception.NodeNotReady(node=node.uuid, reason="another instance uses the node") from error
 
     def undeploy(self, node: Node, uuid: str) -> None:
         """Remove the instance from a node; return when Ironic has accepted the node for cleaning. Succeeds if the node
@@ -135,7 +135,7 @@ class Deployments:
             self._reach(instance, _ACTIVE, "unrescue")
 
     def _reach(self, instance: Instance, wanted: str, target: str, **more: Any) -> None:
-        """Request the transition ``target`` once. Return in the state ``wanted``; raise BareMetalError in another."""
+        """Request the transition ``target`` once. Raise BareMetalError if the node then is not in state ``wanted``."""
         node = self.node_of(instance)
         if node.provision_state == wanted:
             return
@@ -232,7 +232,7 @@ def _instance_info(instance: Instance, node: Node) -> dict[str, Any]:
                     if name.startswith("capabilities:")}
     values = {
         "image_source": instance.image_ref,
-        # Ironic 39 reads a missing image_type from the image service, and a rebuild fails if this does not respond.
+        # If image_type is missing, Ironic 39 queries the image service; without a response of Glance a rebuild fails.
         "image_type": image.get("img_type") or ("partition" if instance.kernel_id else "whole-disk"),
         "root_gb": str(flavor.root_gb), "swap_mb": str(flavor.swap), "ephemeral_gb": str(flavor.ephemeral_gb),
         "local_gb": str(node.properties.get("local_gb", 0)), "vcpus": str(flavor.vcpus),

@@ -128,7 +128,7 @@ class Disks(Role, guest_driver.Disks):
             return
 
     def exist(self, instance: Instance) -> bool:
-        """Refuse an evacuation, the only caller. Not needed: another host takes over the node with its disks."""
+        """Refuse an evacuation, the only caller of exist(): another host takes over the node with its disks instead."""
         raise exception.NotImplementedHere(what="evacuate bare metal servers (another host takes over their nodes)")
 
 

@@ -3,9 +3,9 @@
 The running guest is changed first, then its persistent definition; a repeated call completes a change that a crash
 interrupted between them. Extension: QEMU grows a file to the requested size; an RBD image already has that size. A
 stopped guest sees the new size when it starts. Replacement: QEMU mirrors the volume, then switches to the new volume;
-during the copy, writes of the guest go to both volumes. Snapshots: only libvirt's list of a volume's files is trusted,
-not the names in the files, which have no directories, since the next host may use others. libvirt changes the live and
-the persistent definition at the same time, so a guest that stops at any moment starts with the same files."""
+during the copy, writes of the guest go to both volumes. Snapshots: only libvirt's list of a volume's files is trusted.
+The backing file names inside these files are relative, since directories differ between hosts. libvirt changes the live
+and the persistent definition at the same time, so a guest that stops at any moment starts with the same files."""
 
 import copy
 import logging
@@ -37,11 +37,11 @@ LOG = logging.getLogger(__name__)
 Finder = Callable[[Definition], ET.Element | None]
 
 _LIVE, _CONFIG = libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_CONFIG
-# Errors of a removal that was already requested, or of a device that the guest is releasing.
+# Errors of a repeated removal request: the guest has released the device, or is still releasing it.
 _REMOVAL_RUNS = frozenset({libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED,
                            libvirt.VIR_ERR_OPERATION_INVALID})
 _GIB = 1 << 30
-# Maximum number of bytes of the header of an encrypted volume. Real headers have 2 to 16 MiB.
+# Maximum bytes of an encrypted volume's header; a larger one fails an extension. Real headers have 2 to 16 MiB.
 _LARGEST_HEADER = 64 << 20
 _BYTES = libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES
 # Seconds between two polls of a running copy or merge.
@@ -61,7 +61,7 @@ class HotplugRole(Role):
 
     def _attach(self, uuid: str, name: str, find: Finder, build: Callable[[list[Definition]], ET.Element],
                 *volumes: BlockDevice) -> None:
-        """Attach the device that ``build`` creates from the current definitions, unless ``find`` returns it from them.
+        """Attach the device that ``build`` creates, unless ``find`` finds the device in the current definitions.
         ``volumes``: connected volumes whose keys libvirt needs. Raises DeviceAttachFailed."""
         with self._guests.locks.hold(uuid):
             self._guests.give_keys(uuid, volumes)
@@ -300,7 +300,7 @@ class VolumeSwaps(Role, guest_driver.VolumeSwaps):
         return device_xml.add_disk(ET.Element("devices"), volume_disk(config, new, []), config, self._guests.settings)
 
     def _advance(self, uuid: str, wanted: ET.Element, key: str, begun: bool, cancelled: Cancelled) -> bool:
-        """Execute the next part of the swap; return True if the guest uses the new volume. The guest's lock is not held
+        """Start, poll or complete the swap; return True if the guest uses the new volume. The guest's lock is not held
         between two calls. ``begun``: a previous call has started a copy. Raises GuestNotRunning, VolumeSwapFailed."""
         with self._guests.locks.hold(uuid):
             live, config = definitions(self._guests, uuid)
@@ -402,7 +402,7 @@ class VolumeFiles(Role, guest_driver.VolumeFiles):
 
     def _advance(self, uuid: str, device: BlockDevice, top: str | None, base: str | None, begun: bool,
                  cancelled: Cancelled) -> bool:
-        """Execute the next part of the merge; return True at the end. The guest's lock is not held between two calls.
+        """Start or poll the merge; return True if it is complete. The guest's lock is not held between two calls.
         ``begun``: a previous call has started a job. Raises GuestNotRunning, VolumeSnapshotFailed."""
         with self._guests.locks.hold(uuid):
             running, disk = self._inspect(uuid, device)

@@ -121,7 +121,7 @@ class EventReporter:
     """A thread that converts libvirt's lifecycle events to reports of power states. An event contains only the uuid of
     the guest. The power state is read when the event is handled, so the reported state is current. After a reconnect,
     all guests are checked; those whose state differs from the previous report are reported. ``power_state(uuid)``
-    returns the state of a guest (GuestNotFound: missing, or not a guest of Nova), ``list_guests()`` all guests."""
+    returns the state of a guest (raises GuestNotFound: missing, or not a guest of Nova), ``list_guests()`` all."""
 
     def __init__(self, power_state: Callable[[str], int], list_guests: Callable[[], list[GuestStatus]]) -> None:
         self._power_state, self._list_guests = power_state, list_guests

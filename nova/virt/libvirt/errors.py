@@ -39,7 +39,7 @@ def is_missing_job(error: libvirt.libvirtError) -> bool:
 
 
 def translate(error: libvirt.libvirtError, host: str, uuid: str) -> BaseException:
-    """Return the Nova exception for a libvirt error, or the error itself if there is none."""
+    """Return the Nova exception for a libvirt error, or the libvirt error itself if Nova has no exception for it."""
     text = str(error.get_error_message() or error)
     if is_disconnect(error):
         return exception.HypervisorUnavailable(reason=host)

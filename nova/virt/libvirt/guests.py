@@ -67,7 +67,7 @@ class Guests(LocalGuests):
         self._capabilities = None
 
     def learn(self) -> tuple[Capabilities, Settings]:
-        """Read the capabilities of the host. Raises NotSupported and InvalidInput for options it cannot fulfil."""
+        """Read the capabilities of the host. Raises NotSupported or InvalidInput for unsupported options."""
         host = self.host.call(of_host)
         virt_type = CONF.libvirt.virt_type
         if virt_type not in {kind for arch, kind, _mode in host.guests if arch == host.arch}:

@@ -51,7 +51,7 @@ class Disks(Role, guest_driver.Disks):
         disk_server.stop(uuid)
         guests.shut_down_if_present(uuid, timeout)
         with guests.locks.hold(uuid):
-            if directories.is_aside(uuid) and not guests.exists(uuid):  # renamed by a move that failed
+            if directories.is_aside(uuid) and not guests.exists(uuid):  # a failed move left it renamed
                 directories.put_back(uuid, guests.name)
             disk_making.make_anew(instance, files, guests.name, token, keep_ephemerals, lambda: (
                 guests.on_domain_or(uuid, lambda domain: power.remove(domain, keep_nvram=False), None)))
@@ -64,7 +64,7 @@ class Disks(Role, guest_driver.Disks):
 
 
 class BasicPower(Role, guest_driver.Power):
-    """The methods for all guests, also for containers."""
+    """The power methods that virtual machines and containers support."""
 
     def on(self, instance: Instance, paused: bool = False) -> None:
         self._guests.start(instance, paused=paused)

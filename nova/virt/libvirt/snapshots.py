@@ -179,7 +179,7 @@ class Snapshots(Role, guest_driver.Snapshots):
         except libvirt.libvirtError as error:
             reason = str(error.get_error_message()) or "the guest agent did not freeze them"
         with contextlib.suppress(exception.NovaException, libvirt.libvirtError):
-            self._guests.on_domain(uuid, _thaw)  # The agent may execute a request after its timeout.
+            self._guests.on_domain(uuid, _thaw)  # The agent may execute the freeze after its timeout.
         return reason
 
     def _wait(self, uuid: str, place: str, cancelled: Cancelled) -> None:

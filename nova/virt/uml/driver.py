@@ -56,7 +56,7 @@ class UmlDriver(Driver):
                 self._guests.ended(stored.uuid)
 
     def _end_copy(self, uuid: str) -> None:
-        """Continue a guest that a previous process stopped to copy its disk and, since it was killed, left stopped."""
+        """Continue a guest that a previous nova-compute stopped for a disk copy and did not continue before its end."""
         try:
             with self._guests.locks.hold(uuid):
                 self._guests.end_copy(uuid)
@@ -72,7 +72,7 @@ class UmlDriver(Driver):
         identity = host_report.node_uuid(self.host, name)
         usage = shutil.disk_usage(CONF.instances_path)
         cpus = os.cpu_count() or 1
-        # Offer at most the size of this file system: if it is full, guests that need a new page are killed.
+        # Guests' memory is in files of this file system. If it is full, guests that need a new memory page are killed.
         memory_mb = min(_memory_mb(), shutil.disk_usage(CONF.uml.memory_directory).total >> 20)
         inventories = host_report.inventories(cpus, memory_mb, usage.total)
         # A guest has one CPU, so the scheduler must not place flavors with more.

@@ -28,7 +28,7 @@ ARCHITECTURE = "x86_64"
 TRAITS = frozenset({"COMPUTE_NODE", "OWNER_NOVA", "HW_ARCH_X86_64", "COMPUTE_ARCH_X86_64", "COMPUTE_RESCUE_BFV",
                     *(f"COMPUTE_IMAGE_TYPE_{name}" for name in ("AMI", "ARI", "QCOW2", "RAW", "VDI", "VHD", "VHDX",
                                                                 "VMDK"))})
-# File that exists while the kernel is stopped by a pause. (HOLD exists before a kernel runs its first instruction.)
+# File that exists while a running guest is paused. A guest that was started paused has the file HOLD instead.
 _PAUSED = "paused"
 # File that exists while the kernel is stopped for a copy of the disk.
 _COPYING = "copying"

@@ -87,7 +87,7 @@ def start(uuid: str, place: str, timeout: float) -> None:
 
 
 def _is_stopped(place: str) -> bool:
-    """Return True if the kernel is stopped by a signal. Before, a signal to continue has no effect."""
+    """Return True if the kernel is stopped by a signal. A SIGCONT that is sent before the stop has no effect."""
     pid = kernel_pid(place)
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
         return file.read().rpartition(")")[2].split()[0] == "T"
@@ -209,7 +209,7 @@ class ManagementSocket:
         more = 1
         while more:
             reply = self._socket.recv(8192)
-            # An attacker who controls the kernel could send any number of parts.
+            # An attacker who controls the kernel could send an endless answer.
             if len(reply) < _REPLY.size or len(text) > _MAX_ANSWER or time.monotonic() > deadline:
                 raise OSError("the answer is malformed or endless")
             failed, more, length = _REPLY.unpack_from(reply)
@@ -252,7 +252,7 @@ def change_devices(uuid: str, place: str, command: str, timeout: float) -> None:
         time.sleep(_POLL_INTERVAL * 5)
         first = first or _user_processes(kernel_pid(place))
         waited = time.monotonic() - started
-        # A kernel with the argument quiet prints no message of init. But no helper process of the boot runs so long.
+        # Boot helpers end earlier: an older process means that init runs, even if a quiet kernel logs nothing.
         if waited > _HELPER_SECONDS and first & _user_processes(kernel_pid(place)):
             break
         if waited > timeout:

@@ -36,7 +36,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
         with self._guests.locks.hold(uuid):
             machine = self._machines.find(uuid)
             if machine is not None and machine.kind == GUEST:
-                self._machines.destroy_derived(uuid, ASIDE)  # of an earlier move, whose end did not reach this host
+                self._machines.destroy_derived(uuid, ASIDE)  # of an earlier move; not removed at its end
             if self._machines.find(uuid, ASIDE) is None:
                 if machine is None or machine.kind not in (GUEST, DISKS):
                     raise exception.GuestNotFound(instance_uuid=uuid)
@@ -63,7 +63,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
                 LOG.warning("[instance: %s] The guest exists: not restoring the virtual machine that an earlier move "
                             "renamed", uuid)
                 return
-            # Define it by a single request: a killed process must leave the machine either renamed or a guest.
+            # Send a single request: if this process is killed, the machine must be either still renamed or a guest.
             self._guests.define_as(instance, aside.ref, restored=True)
 
     # --- destination -------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class Watcher:
 
     def _watch(self, vcenter: VCenter, on_event: EventHandler, stopped: threading.Event) -> None:
         content, query = vcenter.content, vmodl.query.PropertyCollector
-        # The simulator does not update views of resource pools: view the folder. _report() ignores other clusters.
+        # View the folder: vCenter's simulator never updates views of resource pools. _report() ignores other clusters.
         folder = vcenter.reference(vim.Folder, self._cluster.folder._moId)
         view = content.viewManager.CreateContainerView(folder, [vim.VirtualMachine], True)
         # A separate PropertyCollector: while it waits for updates, it blocks other queries.
@@ -87,7 +87,7 @@ class Watcher:
             propSet=[query.PropertySpec(type=vim.VirtualMachine, pathSet=["runtime.powerState"], all=False)]), True)
         states_of: dict[str, str] = {}
         version, first = "", True
-        # Shorter than the timeout of requests.
+        # Wait for less than the timeout of a request, which would fail otherwise.
         wait = query.WaitOptions(maxWaitSeconds=max(1, CONF.vmware.request_timeout // 2))
         while not stopped.is_set():
             updates = collector.WaitForUpdatesEx(version, wait)

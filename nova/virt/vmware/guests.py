@@ -95,7 +95,7 @@ class Guests(guest_driver.Guests):
 
     def define_as(self, instance: Instance, ref: Any, held: bool = False, restored: bool = False) -> None:
         """Make the stopped machine a guest with the size, interfaces and volumes of the server. ``held``: see HELD.
-        ``restored``: also with the server's name and id. The caller holds the guest's lock."""
+        ``restored``: also give the renamed machine its name and id again. The caller holds the guest's lock."""
         self.locks.check()
         facts = self.machines.facts(ref)
         spec = specs.sized(instance)

@@ -32,7 +32,7 @@ _SECOND_CDROM = (200, 1)
 
 
 def derived(uuid: str, kind: str) -> str:
-    """Return the instanceUuid of a further machine of the server, of this kind."""
+    """Return the instanceUuid of the server's additional machine of this kind, such as a clone."""
     return str(uuidlib.uuid5(uuidlib.UUID(uuid), kind))
 
 
@@ -141,7 +141,7 @@ class Machines:
         return specs.cdrom(f"{directory}/{_CONFIG_DRIVE}", _SECOND_CDROM if second else None)
 
     def copy_config_drive(self, ref: Any) -> None:
-        """Replace the config drive of a clone, the file of the original machine, by a copy."""
+        """Give a clone its own copy of the config drive; until then it uses the file of the original machine."""
         facts = self.facts(ref)
         for device in facts.devices:
             name = str(getattr(device.backing, "fileName", ""))
@@ -188,8 +188,8 @@ class Machines:
         return removed
 
     def detach_foreign_disks(self, ref: Any) -> None:
-        """Remove the volumes from a stopped machine, and keep their files. Removes snapshots first: a snapshot contains
-        the volumes, so data since the snapshot would be lost and the files be deleted with the machine."""
+        """Remove the volumes from a stopped machine, and keep their files. Removes snapshots first: a snapshot
+        includes the volumes. Data since the snapshot would be lost, and the files deleted with the machine."""
         slots = self.facts(ref).slots
         if len(slots.devices) > len(specs.own_disks(slots.slots)) and self.remove_snapshots(ref):
             slots = self.facts(ref).slots
@@ -221,12 +221,12 @@ class Machines:
                 raise
 
     def destroy_derived(self, uuid: str, *kinds: str) -> None:
-        """Remove the further machines, of these kinds, of a server; see derived()."""
+        """Remove the additional machines of these kinds of a server; see derived()."""
         for kind in kinds:
             machine = self.cluster.machine(derived(uuid, kind))
             if machine is not None:
                 self.destroy(machine.ref)
 
     def find(self, uuid: str, kind: str = "") -> Machine | None:
-        """Return the machine of a server, or (``kind``) its further machine of this kind; None if it does not exist."""
+        """Return the machine of a server, or (``kind``) its additional machine of this kind; None if missing."""
         return self.cluster.machine(derived(uuid, kind) if kind else uuid)

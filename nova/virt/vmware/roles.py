@@ -96,7 +96,7 @@ class Disks(Role, guest_driver.Disks):
                 self._take_disk(new, after, key.removeprefix(_MOVED), *json.loads(value))
 
     def _take_disk(self, ref: Any, facts: Facts, name: str, path: str, size: int) -> None:
-        """Replace a disk of a virtual machine by the disk at ``path``, which is not attached to any other one."""
+        """Replace a disk of a virtual machine by the disk at ``path``, which no virtual machine uses."""
         vcenter, datacenter, slots = self._guests.vcenter, self._guests.cluster.datacenter, facts.slots
         target, present = f"{facts.directory}/kept-{name}.vmdk", slots.device(name)
         if present is not None and present.backing.fileName == target:
@@ -136,7 +136,7 @@ class Power(Role, guest_driver.Power):
                 self._guests.vcenter.wait(machine.ref.ResetVM_Task())
 
     def _reboots_itself(self, machine: Machine, seconds: float) -> bool:
-        """Request a reboot and wait until VMware Tools run again. Return True if they stopped within ``seconds``."""
+        """Request a reboot; wait up to ``seconds`` until VMware Tools have restarted. Return True if they stopped."""
         if not self._guests.has_tools(machine.ref):
             return False
         try:
@@ -265,7 +265,7 @@ class Volumes(Role, guest_driver.Volumes):
         try:
             with self._held(instance.uuid) as machine:
                 name, slots = str(device.volume_id), self._machines.facts(machine.ref).slots
-                # Left over from a killed process. With a snapshot, new data of the guest is not in the volume's file.
+                # Merge a snapshot of a killed process: until then, new data of the guest is not in the volume's file.
                 if name in slots.slots and self._machines.remove_snapshots(machine.ref, SNAPSHOT):
                     slots = self._machines.facts(machine.ref).slots
                 if changes := slots.remove(name):

@@ -212,7 +212,7 @@ class VCenter:
         interval, responded = min(0.05, CONF.vmware.task_poll_interval), time.monotonic()
         while True:
             try:
-                # Not the property "info" as a whole: that of the simulator contains an object of an invalid type.
+                # Read parts of the property "info": the whole has an object of an invalid type in vCenter's simulator.
                 state = self.get(task, "info.state", "info.error", "info.result")
                 responded = time.monotonic()
             except exception.HypervisorUnavailable:

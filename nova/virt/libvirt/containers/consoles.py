@@ -110,8 +110,8 @@ class ConsoleReader:
                     retries[uuid] = time.monotonic() + _RETRY_INTERVAL
 
     def _open(self, uuid: str) -> bool:
-        """Open the terminal of a running container of this host, unless it is open; "": request it for all containers.
-        Return True if nothing remains to do."""
+        """Open the terminal of a running container of this host, unless it is open. "": queue all running containers.
+        Return True; after an exception the caller repeats the call."""
         if not uuid:
             active = self._host.call(lambda connection: [
                 domain.UUIDString() for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)])

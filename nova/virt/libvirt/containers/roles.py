@@ -68,7 +68,7 @@ def _libvirt_follows(domain: libvirt.virDomain) -> bool:
 
 def open_root(domain: libvirt.virDomain) -> int | None:
     """Return a file descriptor of the container's root directory. None if the container does not run, or if its first
-    process has another root directory: to freeze a file system of the host would stop the host."""
+    process has another root directory, perhaps that of the host: freezing its file system would block the host."""
     try:
         init = _first_process(domain)
         root = os.open(f"/proc/{init}/root", os.O_RDONLY | os.O_DIRECTORY) if init is not None else None

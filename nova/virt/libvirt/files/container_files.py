@@ -32,8 +32,8 @@ _LINUX = ("83", "0FC63DAF-8483-4772-8E79-3D69D8477DE4", "4F68BCE3-E8CD-4DB1-96E7
           "44479540-F297-41B2-9AF7-D131D5F0458A", "B921B045-1DF0-41C3-AF44-4C6F280D3FAE")
 
 # Script that unpacks an archive into a new file system. The mount exists only in the script's own mount namespace;
-# nodev and nosuid make device files and set-user-id programs of the archive unusable. The own pid namespace ends all
-# processes when the script is killed at the timeout.
+# nodev and nosuid make device files and set-user-id programs of the archive unusable. The script has its own
+# pid namespace: when the script is killed at the timeout, the kernel kills all of its processes.
 _IN_NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
 _UNPACK = """set -e
 mount --make-rprivate /

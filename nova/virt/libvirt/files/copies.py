@@ -47,7 +47,7 @@ LOG = logging.getLogger(__name__)
 # File in the directory of an unfinished copy, with the token of its source disks.
 _COPIED_FROM = "copied-from"
 
-# File name of a cached image after the image id: digests of its verification, and of the host it was copied from.
+# Rest of a cached image's file name after the image id: digests of its verification and of its source host, format.
 _BASE = re.compile(r"(?P<variant>(-[0-9a-f]{32})?)(-from-[0-9a-f]{16})?\.(?P<format>raw|qcow2)")
 _ORIGIN = 16  # hexadecimal digits of the digest of a source host
 
@@ -80,8 +80,8 @@ def complete(uuid: str) -> None:
 
 
 def receive(instance: Instance, place: str, file: DiskFile, source: DiskSource, seen: str = "") -> None:
-    """Copy one file to the directory ``place``. ``seen``: the file's directory on a shared file system, or "". The
-    source is not trusted: raises MigrationError for a file that is not of a guest, or refers to other files here."""
+    """Copy one file to the directory ``place``. ``seen``: the file's directory on a shared file system, or "". Raises
+    MigrationError if the file is not one of a guest, or names other files of this host: the source is not trusted."""
     check_name(file)
     copy = (functools.partial(_copy, os.path.join(seen, file.name), file.length) if seen else
             functools.partial(disk_server.fetch, instance.uuid, source, file.name, file.length))

@@ -73,7 +73,7 @@ def make_rescue(instance: Instance, image: Image, files: BootFiles, definition: 
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
         directories.once(place, disks.BEFORE_RESCUE, functools.partial(directories.write, definition))
-        directories.remove_files(instance.uuid, disks.RENAMED.values())  # from a failed rescue with another image
+        directories.remove_files(instance.uuid, disks.RENAMED.values())  # files of a failed rescue with another image
         for name, build in builders.items():
             directories.once(place, name, build)
 

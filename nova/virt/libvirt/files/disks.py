@@ -60,7 +60,7 @@ def ephemeral_name(index: int) -> str:
 
 
 def name_in_metadata(name: str) -> str:
-    """Return the disk's name of nova.objects.servers.instance.disk_names(), or "" if the file is not a local disk."""
+    """Return the name that disk_names() of nova.objects.servers.instance gives the disk; "" for other files."""
     if is_ephemeral(name):
         return f"ephemeral{name.removeprefix(_EPHEMERAL)}"
     return {ROOT: "root", SWAP: "swap"}.get(name, "")

@@ -64,7 +64,7 @@ def container_xml(instance: Instance, config: GuestConfig, local: LocalDisks, vo
     element(domain, "name", instance.name_by(settings.names))
     domain_xml.add_metadata(domain, instance, settings)
     element(domain, "memory", config.memory_mb * 1024, unit="KiB")
-    # Add a hard limit, since libvirt limits a container to its memory, but does not limit its swap space.
+    # Add a hard limit: <memory> limits a container's RAM, but not the swap space that it uses.
     element(element(domain, "memtune"), "hard_limit", config.memory_mb * 1024, unit="KiB")
     pinned = sorted({host for _cpu, hosts in config.parts.pins for host in hosts})
     element(domain, "vcpu", config.vcpus, cpuset=guest_parts.numbers(pinned or config.parts.cpuset) or None)

@@ -44,7 +44,7 @@ class Definition:
                      if attribute(item, "mac", "address").lower() == mac.lower()), None)
 
 
-# Maximum number of characters of a definition from another host, which is refused otherwise. Usual are some 10,000.
+# Maximum number of characters of a definition from another host; a longer one is refused. Usually some 10,000.
 _LONGEST = 1 << 20
 
 # Child elements of a device that the guest can see. received() copies these and the attributes of the device.

@@ -118,7 +118,7 @@ def _check_devices(wanted: Hardware, platform: Platform) -> None:
 
 
 def default_machine(settings: Settings, architecture: str = "") -> str:
-    """Return the default machine type of an architecture ("": that of the host): the configured or the usual one."""
+    """Return the default machine type of an architecture ("": the host's): as configured, else that of the platform."""
     architecture = architecture or settings.arch
     return settings.machines.get(architecture) or platform_of(architecture).machine
 

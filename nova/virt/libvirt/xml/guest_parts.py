@@ -28,7 +28,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class HostDevice:
-    """A PCI device of the host. ``managed``: libvirt detaches the device from the host's driver, and returns it."""
+    """A PCI device of the host. ``managed``: libvirt unbinds the host's driver, and binds it again at the end."""
 
     address: str
     managed: bool = True

@@ -20,7 +20,7 @@ def for_destination(text: str, there: str) -> str:
     for tag in _OWN:
         _replace(root, other, tag)
     mine, theirs = root.find("vcpu"), other.find("vcpu")
-    if mine is not None and theirs is not None:  # the host CPUs, which the destination selects
+    if mine is not None and theirs is not None:  # cpuset: host CPUs, selected by the destination
         mine.attrib.pop("cpuset", None)
         if theirs.get("cpuset"):
             mine.set("cpuset", theirs.get("cpuset", ""))
