@@ -321,7 +321,7 @@ def _action(body: Any) -> str:
 def _check_project(request: Request) -> None:
     own = request.ctx.project_id
     if not own:
-        # Policy rules need the caller's project; an unscoped token, or one of a domain or of the system, has none.
+        # Policy rules need the caller's project. Unscoped, domain-scoped and system-scoped tokens have no project.
         raise exception.Forbidden("This operation requires a token of a project.")
     if request.project is not None and request.project != own:
         raise ProjectMismatch(url=request.project, own=own)

@@ -12,7 +12,7 @@ from nova import exception
 from nova.conf import CONF
 
 PATH = "/healthcheck"
-# Methods accepted for documents without a token.
+# Methods accepted for documents that are served without a token.
 ALLOWED = "GET, HEAD, OPTIONS"
 # Timeout of a probe in seconds, and seconds for which its result is cached.
 PROBE_TIMEOUT = 2.0

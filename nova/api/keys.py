@@ -42,10 +42,10 @@ def _ssh_blob(public: str) -> bytes:
     try:
         blob = base64.b64decode(words[1], validate=True)
     except binascii.Error as error:
-        raise ValueError("not base64") from error
+        raise ValueError("the data of the key are not base64") from error
     name = words[0].encode()
     if not blob.startswith(len(name).to_bytes(4, "big") + name):
-        raise ValueError("the type of the key does not match its name")
+        raise ValueError("the key types before and inside the base64 data differ")
     with contextlib.suppress(exceptions.UnsupportedAlgorithm):
         serialization.load_ssh_public_key(f"{words[0]} {words[1]}".encode())
     return blob

@@ -32,8 +32,8 @@ def document(routes: Sequence[Route], version: int, base: str) -> dict[str, Any]
 
 
 def encoded(routes: Sequence[Route], version: int, base: str) -> msgspec.Raw:
-    """Return document() as JSON. Each version is built once per process, and one version at a time: requests for it
-    need no token, and building it takes as long as dozens of other requests."""
+    """Return document() as JSON. Each version is built once per process, and one version at a time, because
+    clients need no token and building a version takes as long as dozens of other requests."""
     with _BUILDING:
         packed = _packed(tuple(routes), version)
     servers = msgspec.json.encode([{"url": f"{base}/v2.1"}])
@@ -42,7 +42,7 @@ def encoded(routes: Sequence[Route], version: int, base: str) -> msgspec.Raw:
 
 @functools.lru_cache(maxsize=microversion.MAX)
 def _packed(routes: tuple[Route, ...], version: int) -> bytes:
-    """Return the compressed JSON of the document without its servers: 20 KB instead of 300 KB."""
+    """Return the compressed JSON of the document without its key ``servers``: 20 KB instead of 300 KB."""
     return zlib.compress(msgspec.json.encode(_document(routes, version)))
 
 

@@ -19,8 +19,8 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Number of failed polls in a row after which the response is sent without the result. It is not 503, because clients
-# would repeat the request, although its operation is accepted.
+# Number of failed polls in a row after which the response is sent without the result. The status is not 503:
+# clients would repeat the request, although its operation is accepted.
 _FAILURES = 3
 
 # Number of waiting threads of this process, by project.

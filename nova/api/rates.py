@@ -15,8 +15,8 @@ from nova.service.rates import limiter
 
 
 class Rates:
-    """The rate limits of the API; created before the workers fork, which share it. Raises InvalidInput for invalid
-    options."""
+    """The rate limits of the API. Create this object before forking the workers, since they share it. Raises
+    InvalidInput for invalid options."""
 
     def __init__(self) -> None:
         self._project, self._user, self._address = (

@@ -294,7 +294,7 @@ _LAST_BOOT = 102
 
 
 def _boot_routes() -> Iterator[Route]:
-    """Yield the routes of os-volumes_boot, until 2.102 an alias of /servers for all servers."""
+    """Yield the routes of os-volumes_boot, an alias of /servers until 2.102, also for servers without volumes."""
     for route in _ROUTES:
         aliased = route.path in _BOOT_PATHS or (route.path == _ACTION and route.action in _BOOT_ACTIONS)
         if aliased and route.since <= _LAST_BOOT:

@@ -48,7 +48,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 def serve(shared: socket.socket, application: Wsgi, threads: int, linger: float = 0.0,
           last: Callable[[], bool] = lambda: True) -> server.Server:
-    """Return a server with the limits and the TLS of [api]; call prepare() on it. Raises InvalidInput for bad files."""
+    """Return a server with the limits and TLS of [api]; call prepare() on it. Raises InvalidInput for bad TLS files."""
     limits = Limits(
         header_size=CONF.api.max_header_size, body_size=CONF.oslo_middleware.max_request_body_size,
         receive=CONF.api.receive_timeout, per_client=CONF.api.connections_per_client, total=CONF.api.max_connections,

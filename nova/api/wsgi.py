@@ -1,6 +1,6 @@
 """The API for any WSGI server: ``nova.api.wsgi:application``.
 
-The configuration files are those of OS_NOVA_CONFIG_FILES (paths separated by ``;``), or the usual ones. They are read
+The configuration files are those of OS_NOVA_CONFIG_FILES (paths separated by ``;``), or the defaults. They are read
 at the first request, so that importing this module has no effects."""
 
 import os

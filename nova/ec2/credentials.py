@@ -61,7 +61,7 @@ def described(environ: Environ, parameters: Mapping[str, str], body: bytes) -> d
 def _signature(method: str, headers: Mapping[str, str], parameters: Mapping[str, str],
                has_query: bool) -> tuple[str, str]:
     """Return the access key and the signature of a request. Raises AuthFailure unless the signature covers all of its
-    parameters and its time: Keystone would accept some of these requests, and fail to process others."""
+    parameters and its time: Keystone would accept some of the refused requests, and fail to process others."""
     authorization = headers.get("Authorization", "")
     if authorization.startswith(_ALGORITHM):
         credential, signed = _CREDENTIAL.search(authorization), _SIGNATURE.search(authorization)

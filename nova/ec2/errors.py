@@ -62,8 +62,8 @@ _POLICY = "Policy doesn't allow"  # begins the message of a request that a polic
 
 
 def translated(error: RestError, codes: Mapping[int, str]) -> Ec2Error:
-    """Return the EC2 error for an error of the REST API. ``codes``: codes of this request by status; 413 is the code of
-    an exceeded quota."""
+    """Return the EC2 error for an error of the REST API. ``codes``: by REST status, the EC2 codes of this request; the
+    code at 413 is that of an exceeded quota."""
     named = next((code for status, pattern, code in _BY_MESSAGE
                   if status == error.status and pattern.search(error.message)), None)
     if named == "ResourceLimitExceeded":

@@ -9,7 +9,7 @@ from typing import Any
 
 from nova.http.tls import Secured
 
-# Seconds that the first connection waits before the server counts as overloaded.
+# Seconds that the oldest connection waits before the server counts as overloaded.
 _LATE = 2.0
 # Under overload, one in this number of connections is the one that has waited longest; the others are the newest.
 _SHARE = 5
@@ -19,7 +19,7 @@ _CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 class Backlog(queue.Queue[Any]):
     """A queue that is first in, first out until the oldest connection has waited for ``late`` seconds. Then the server
     is overloaded: in FIFO order every client would time out shortly before its response. Therefore mostly the newest
-    connection is taken, whose client still waits. None, which ends a thread, is taken after all connections."""
+    connection is taken, whose client still waits. The item None ends a thread; it is taken last."""
 
     def __init__(self, late: float = _LATE) -> None:
         self._late = late

@@ -47,7 +47,7 @@ class State(enum.Enum):
 class Loop(Protocol):
     """The interface of the event loop for a connection. All methods may be called from any thread.
 
-    ``leaving``: every connection ends with its next response. ``environ``: the WSGI variables of all requests."""
+    ``leaving``: True to end each connection with its next response. ``environ``: the WSGI variables of all requests."""
 
     limits: Limits
     leaving: bool
@@ -274,7 +274,7 @@ class Connection:
             return
         if complete:
             if self._exchange.too_long:
-                # The body is not read. The application runs, since a missing token (401) precedes the size (413).
+                # Run the application without reading the body: error 401 (no token) precedes 413 (size).
                 self._keep = False
                 self._discarded = 1
             self.used += 1

@@ -67,14 +67,14 @@ def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Envir
 
 def check_end(fields: int, raw: bytes) -> None:
     """Check the end of a chunked body: ``raw``, with trailer ``fields``. h11 accepts a bare line feed as a line end
-    there. What a proxy reads as a field could be another request for h11. Raises Refused."""
+    there. So h11 could take for another request what a proxy takes for a field. Raises Refused."""
     lines = raw.removesuffix(b"\r\n\r\n").rsplit(b"\r\n", fields + 1)[-fields - 1:]
     if not raw.endswith(b"\r\n\r\n") or not _LAST_CHUNK.fullmatch(lines[0]) or _STRAY.search(b"\r\n".join(lines)):
         raise Refused(400, "A line after the last chunk has an invalid line ending.")
 
 
 def request_line(method: bytes, raw_target: bytes, version: bytes) -> tuple[str | None, Environ]:
-    """Return the host of an absolute target, which replaces the Host header (RFC 9112 3.2.2), and the environment.
+    """Return the host of an absolute target, which replaces the Host header (RFC 9112 3.2.2), and WSGI variables.
     Raises Refused."""
     if version not in (b"1.0", b"1.1"):
         raise Refused(505, "Only HTTP/1.0 and HTTP/1.1 are supported.")

@@ -8,7 +8,7 @@ from nova.conf import CONF
 
 # Maximum number of bytes per read from a socket.
 _PIECE = 16 * 1024
-# Maximum number of bytes received without application data (handshake, other TLS messages); then the client is closed.
+# Maximum number of bytes received without application data (handshake, other TLS messages); then the connection ends.
 _OVERHEAD = 64 * 1024
 
 
@@ -39,7 +39,7 @@ class Secured:
     """The server side of a non-blocking TLS connection, with the required methods of an ssl.SSLSocket. An SSLSocket
     reads from the system as long as data other than application data arrive: a client that sends one KeyUpdate after
     another (TLS 1.3), or requests renegotiation (1.2), would occupy the thread of all connections. Here a call reads
-    one piece, and clients that send too much without a request are disconnected."""
+    the socket once, and clients that send too much without a request are disconnected."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         self._sock = sock
@@ -71,12 +71,12 @@ class Secured:
         return data
 
     def send(self, data: bytes | memoryview) -> int:
-        """Encrypt data for flush() to send; return how many bytes. Raises OSError: ssl.SSLWantWriteError or others."""
+        """Encrypt data for flush() to send; return their length. Raises OSError: ssl.SSLWantWriteError or others."""
         self.flush()
         return self._tls.write(data)
 
     def flush(self) -> None:
-        """Send buffered data. Raises OSError: ssl.SSLWantWriteError (not all, for now) or others."""
+        """Send buffered data. Raises OSError: ssl.SSLWantWriteError (data are left to send) or others."""
         while True:
             if not self._unsent:
                 self._unsent = memoryview(self._out.read())

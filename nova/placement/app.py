@@ -10,7 +10,7 @@ from nova.placement.request import PREFIX, Answer, Request
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """A route. ``policy``: the rule to check (None: the handler does it). ``since``: minor number of first version."""
+    """A route. ``policy``: the rule to check (None: the handler checks). ``since``: minor number of first version."""
 
     method: str
     path: str

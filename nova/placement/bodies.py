@@ -48,7 +48,7 @@ class InventoryFields(Strict, kw_only=True):
     allocation_ratio: Ratio = 1.0
 
     def inventory(self, field: str, version: int) -> Inventory:
-        """Return the inventory. Raises Invalid if more than the total (before 1.26: the whole total) is reserved."""
+        """Return the inventory of a body. Raises Invalid if reserved exceeds total (before 1.26: or equals it)."""
         if self.reserved > self.total or (self.reserved == self.total and version < 26):
             raise exception.Invalid(f"{field}: reserved {self.reserved} must be less than total {self.total}.")
         return Inventory(total=self.total, reserved=self.reserved, min_unit=self.min_unit, max_unit=self.max_unit,
@@ -124,7 +124,7 @@ def uuid_of(value: str) -> str | None:
 
 
 def consumer_change(ident: str, body: Any, version: int, many: bool = False) -> ConsumerChange:
-    """Return the change of a consumer. ``many``: the body is one of several consumers. Raises Invalid."""
+    """Return the change of a consumer. ``many``: the request changes several consumers. Raises Invalid."""
     canonical = uuid_of(ident)
     if canonical is None:
         raise exception.Invalid(f"Malformed consumer_uuid: expected a UUID, got {ident[:100]!a}.")

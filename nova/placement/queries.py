@@ -1,4 +1,4 @@
-"""Parsers of query strings. Errors name the parameter. The time is proportional to the length of the query."""
+"""Parsers of query strings. Errors name the parameter. Parsing time is proportional to the length of the query."""
 
 import re
 from collections.abc import Collection, Mapping

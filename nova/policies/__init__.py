@@ -105,7 +105,7 @@ def _plain(check: Any, enforcer: policy.Enforcer) -> bool:
 
 
 def _holds(check: Any, target: Mapping[str, Any], creds: dict[str, Any], enforcer: policy.Enforcer, rule: str) -> bool:
-    """Evaluate a check, without the slow inspection of function signatures that oslo.policy makes for each part."""
+    """Evaluate a check, without the slow inspection of function signatures that oslo.policy makes for each check."""
     kind = type(check)
     if kind is policy.OrCheck:
         return any(_holds(part, target, creds, enforcer, rule) for part in check.rules)

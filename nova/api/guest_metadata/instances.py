@@ -16,7 +16,7 @@ SIZE = 2000
 # Maximum seconds for which "no such instance" is cached, so that guests cannot flood the message bus.
 MISSING = 1.0
 
-# A function of the network id, the address and the uuid of an instance.
+# A function of network id, address and instance uuid. True: this host has plugged the instance with this address.
 HasAddress = Callable[[str, str, str], bool]
 
 
@@ -32,9 +32,9 @@ class Instances:
         self._cache: dict[tuple[str, ...], tuple[float, Instance | None]] = {}
 
     def by_address(self, network_id: str, address: str) -> Instance:
-        """Return the instance with a fixed address if this host has plugged it. Raises InstanceNotFound if the database
-        assigns the address to another server, while the guest of a deleted server still uses it here (the host was down
-        when the server was deleted). An outdated cached instance is replaced."""
+        """Return the instance with a fixed address. Raises InstanceNotFound unless this host has plugged the instance:
+        the guest of a server that was deleted while this host was down may use an address that belongs to a server on
+        another host now. An outdated cached instance is replaced."""
         key = ("address", network_id, address)
 
         def ask() -> Instance:

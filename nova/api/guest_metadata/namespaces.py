@@ -31,7 +31,7 @@ _NOBODY = "nobody"
 
 
 class Sockets(Protocol):
-    """Owner of the sockets: :class:`nova.api.guest_metadata.server.Server`, or a client of its process."""
+    """Receiver of sockets: a Server (nova.api.guest_metadata.server), or a :class:`Sender` to its process."""
 
     def add(self, key: str, sock: socket.socket, extra: dict[str, str]) -> None: ...
     def remove(self, key: str) -> None: ...
@@ -101,7 +101,7 @@ def listen(address: tuple[str, int]) -> socket.socket:
 
 # --- two processes -------------------------------------------------------------------------------------
 class Sender:
-    """Sends sockets from the process with root rights to the other process. Raises OSError if the other has exited."""
+    """Sends sockets from the process with root rights to the other process. Raises OSError if that one has exited."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -115,7 +115,7 @@ class Sender:
 
 
 def receive(channel: socket.socket, sockets: Sockets, ended: Callable[[], None]) -> threading.Thread:
-    """Add the sockets that the process with root rights sends to ``sockets``. Call ``ended`` when it has exited."""
+    """Receive sockets from the process with root rights, add them to ``sockets``, and call ``ended`` when it exits."""
     def run() -> None:
         with channel, contextlib.suppress(OSError):
             while True:

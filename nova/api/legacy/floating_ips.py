@@ -46,7 +46,7 @@ def create(req: Request) -> dict[str, Any]:
     given = req.body["floating_ips_bulk_create"]
     ours, pool = CONF.network.uplink_interface, given.get("pool", "nova")
     if ours and given.get("interface", ours) != ours:
-        raise exception.InvalidInput(reason=f"interface {given['interface']}: floating IPs are on {ours} "
+        raise exception.InvalidInput(reason=f"interface {given['interface']} has no floating IPs, only {ours} "
                                             "([network]uplink_interface)")
     req.clients.floating_ips.create(req.ctx, pool, given["ip_range"])
     return {"floating_ips_bulk_create": {

@@ -117,7 +117,7 @@ def associate_host(req: Request) -> None:
     req.clients.networks.associate_host(req.ctx, req.params["id"], req.body["associate_host"])
 
 
-# -- of a project -----------------------------------------------------------------------------------
+# -- networks of a project --------------------------------------------------------------------------
 @accepts(body=TENANT_CREATE, answer=single("network", networks.TENANT), errors=(409,))
 def tenant_create(req: Request) -> Network:
     """Create a network of the caller's project."""

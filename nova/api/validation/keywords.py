@@ -333,5 +333,5 @@ _MAKERS: dict[str, Callable[[Any, dict[str, Any]], Check]] = {
     "allOf": lambda schemas, _schema: _all_of([compiled(schema) for schema in schemas]),
     "anyOf": lambda schemas, _schema: _alternatives(schemas, exclusive=False),
     "oneOf": lambda schemas, _schema: _alternatives(schemas, exclusive=True)}
-# Keywords that are read with others. ``additionalItems`` is ignored since 2020-12, but the API reference contains it.
+# Keywords that the check of another one reads. ``additionalItems``, ignored since 2020-12, is in the API reference.
 _PART_OF_OTHERS = frozenset({"patternProperties", "additionalProperties", "additionalItems"})

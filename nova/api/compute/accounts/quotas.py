@@ -1,5 +1,5 @@
 """limits: limits and usage of a project; os-quota-sets: limits of projects and their users; os-quota-class-sets: limits
-of classes (only the class default is used)."""
+of quota classes (only the class default has an effect)."""
 
 from typing import Any
 
@@ -135,7 +135,7 @@ def delete(req: Request) -> None:
     req.clients.quotas.reset(req.ctx, project, req.arg("user_id"))
 
 
-# -- classes ------------------------------------------------------------------------------------------
+# -- quota classes ------------------------------------------------------------------------------------
 # Resource -> versions that show it. Before 2.50 an update also accepts server_groups and server_group_members.
 _SHOWN: dict[str, dict[str, int]] = {
     name: {} if last is None else {"until": 49 if last == 35 else last} for name, last in RESOURCES.items()}
@@ -149,14 +149,14 @@ CLASS_LIMITS = View([Out(name, INTEGER, _limit(name), **versions) for name, vers
 
 @accepts(answer=single("quota_class_set", View([_ID, *CLASS_LIMITS.keys])))
 def show_class(req: Request) -> QuotaSet:
-    """Show the quotas of a class."""
+    """Show the quotas of a quota class."""
     return req.clients.quotas.get_class(req.ctx, req.params["id"])
 
 
 @accepts(body=CLASS_UPDATE, answer=single("quota_class_set", CLASS_LIMITS))
 def update_class(req: Request) -> QuotaSet:
-    """Change the quotas of a class."""
+    """Change the quotas of a quota class."""
     if len(req.params["id"]) > LONGEST:
-        raise exception.Invalid(f"The name of the class is longer than {LONGEST} characters.")
+        raise exception.Invalid(f"The name of the quota class is longer than {LONGEST} characters.")
     wanted = {name: whole(value) for name, value in req.body["quota_class_set"].items()}
     return req.clients.quotas.set_class(req.ctx, req.params["id"], wanted)

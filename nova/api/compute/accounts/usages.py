@@ -36,7 +36,7 @@ class _Period:
         return server.hours(self.begin, self.end)
 
     def uptime(self, server: ServerUsage) -> int:
-        """Return the seconds from the launch of the server to its end or to now, also outside of the period."""
+        """Return the seconds from the server's launch to its deletion or now, regardless of the report's period."""
         return int(((server.terminated_at or self.now) - server.launched_at).total_seconds())
 
 
@@ -60,7 +60,7 @@ SERVER = View([
 
 
 def _total(name: str, of: str = "") -> Out:
-    """Return a field with the sum of the hours of all servers, each multiplied by the server's amount ``of``."""
+    """Return a field with the hours of all servers, each multiplied by the server's attribute ``of`` (e.g. vcpus)."""
     return Out(name, NUMBER, lambda usage, period: sum(
         period.hours(server) * (getattr(server, of) if of else 1) for server in usage))
 

@@ -38,7 +38,7 @@ def _servers(shown: Shown, req: Request) -> Any:
         return ABSENT
     servers = [{"name": server.name_by(CONF.instance_name_template), "uuid": server.uuid}
                for server in shown.servers.get(shown.node.host, [])]
-    # An empty list was left out before 2.75.
+    # Before 2.75 the response omits an empty list of servers.
     return servers if servers or req.version >= 75 else ABSENT
 
 

@@ -17,7 +17,7 @@ def _properties(req: Request) -> dict[str, str]:
 
 
 def _set(req: Request, properties: Mapping[str, str | None], replace: bool) -> dict[str, str]:
-    """Change properties of an image and return all of them. Raises QuotaLimit if it would have too many."""
+    """Change properties of an image and return all of them. Raises QuotaLimit if the image would have too many."""
     adds = any(value is not None for value in properties.values())
     changed = image.store().set_properties(req.ctx, req.params["image_id"], properties, replace,
                                            token=req.ctx.auth_token, max_properties=_limit(req) if adds else -1)

@@ -159,7 +159,7 @@ RULE_BODY = Object({"security_group_rule": Field(Object({
 }, additional=True), required=True)}, additional=True)
 
 EVERYBODY = "0.0.0.0/0"
-# Port numbers from this value on are refused before the conductor is called; it checks the valid range.
+# The API refuses port numbers from this value on. The conductor checks the valid range.
 _HUGE = 1_000_000
 
 

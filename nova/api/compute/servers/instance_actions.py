@@ -33,7 +33,7 @@ def _time(name: str) -> Getter:
 
 
 def _secret(name: str, rule: str) -> Getter:
-    """Return the getter of a field that is shown only to callers whom the policy allows it."""
+    """Return the getter of a field that is shown only to callers with permission by the policy ``rule``."""
     return lambda shown, req: getattr(shown.item, name) if shown.allowed(req, rule) else ABSENT
 
 

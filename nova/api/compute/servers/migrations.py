@@ -23,7 +23,7 @@ INDEX_QUERY = Query({
 
 
 class Shown(NamedTuple):
-    """A migration, and True if the caller may see hosts."""
+    """A migration to show. ``hosts``: True if the caller may see the names of hosts."""
 
     item: Migration
     hosts: bool
@@ -131,7 +131,7 @@ def _interrupt(req: Request, what: str, statuses: list[str]) -> None:
 
 
 def _number(req: Request) -> int:
-    """Return the number of the migration in the URL. Raises MigrationNotFoundForInstance for other texts."""
+    """Return the number of the migration in the URL. Raises MigrationNotFoundForInstance for any other id."""
     ident = req.params["id"]
     if not ident.isdecimal() or len(ident) > 18:
         raise exception.MigrationNotFoundForInstance(migration_id=ident, instance_id=server_id(req))

@@ -16,7 +16,7 @@ _LIMITED = "anti-affinity"
 
 
 def _policies(names: list[str]) -> Plain:
-    """Return the type of a list of exactly one of these policies."""
+    """Return the schema of a list with exactly one item, which is one of the policies ``names``."""
     return Plain(type="array", prefixItems=[{"type": "string", "enum": names}], uniqueItems=True, minItems=1,
                  maxItems=1, additionalItems=False)
 

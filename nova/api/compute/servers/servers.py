@@ -57,7 +57,7 @@ def compute_of(req: Request, server: Instance) -> Compute:
     if not server.host:
         raise exception.InstanceNotReady(instance_id=server.uuid)
     if servers_view.ViewContext(req).status_of(server.host) in ("DOWN", "UNKNOWN"):
-        # Do not wait a minute for a host that is down.
+        # Fail at once: a call to a host that is down ends only after the RPC timeout of a minute.
         raise exception.ComputeServiceUnavailable()
     return bus.at(req.clients.compute, server.host)
 
@@ -90,7 +90,7 @@ def delete(req: Request) -> None:
         with contextlib.suppress(exception.InstanceStateUnknown, exception.InstanceInvalidState, exception.TooManyWait):
             operate(req, "soft_delete")
             return
-    # Also used for servers that never ran, that are being deleted, or that have too many queued operations.
+    # Servers that never ran, are being deleted, or have too many queued operations cannot be soft-deleted: delete them.
     operate(req, "delete")
 
 

@@ -89,7 +89,7 @@ def _created(req: Request, request: ServerCreate, image_ref: str | None) -> Serv
     try:
         _find_images(req, request, image_ref)
     except exception.NovaException:
-        # The request may be a repetition, and the images and volumes of the first one may be deleted already.
+        # A repeated request gets the earlier response, even if the images and volumes in it are deleted by now.
         if not request.request_digest or (created := req.clients.servers.made(req.ctx, request)) is None:
             raise
         return created
@@ -111,8 +111,8 @@ def _created(req: Request, request: ServerCreate, image_ref: str | None) -> Serv
 def _find_result(req: Request, request: ServerCreate, until: float) -> ServerCreated | None:
     """Return the result of a create request whose reply was lost, or None if none is found.
 
-    If the request has no Idempotency-Key, servers that a conductor still creates, at the latest at ``until`` of the
-    monotonic clock, are then deleted."""
+    A conductor may execute the request until the time ``until`` of the monotonic clock. If the request has no
+    Idempotency-Key, a background thread deletes servers that are created after this search."""
     created, final = None, False
     try:
         final = time.monotonic() >= until
@@ -169,7 +169,7 @@ def _check_policy(req: Request, request: ServerCreate, wanted: Mapping[str, Any]
             (f"{POLICY}:attach_network", request.networks), (f"{POLICY}:trusted_certs", request.trusted_certs)):
         if applies:
             req.authorize(rule)
-    # The conductor applies this permission, because it reads the flavor's disk size.
+    # Permission for flavors with a disk size of 0. The conductor enforces it, because it reads the flavor.
     request.zero_disk_allowed = req.allowed(f"{POLICY}:zero_disk_flavor")
     request.shares_volumes = req.version >= 60
 
@@ -188,7 +188,7 @@ def new_password() -> str:
 
 
 def _hints(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scheduler hints under both keys, except names that begin with _nova, which users may not set."""
+    """Return the hints under OS-SCH-HNT:scheduler_hints and os:scheduler_hints, except the internal names _nova*."""
     hints: dict[str, Any] = {}
     for key in ("OS-SCH-HNT:scheduler_hints", "os:scheduler_hints"):
         hints.update(body.get(key) or {})
@@ -263,7 +263,7 @@ def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> 
     """Fill in the images that the server and its volumes are made from.
 
     If the server boots from a volume that is not a copy of an image, only the properties and the minimum sizes of the
-    image in imageRef are used, not its data, kernel and described volumes."""
+    image in imageRef are used. Its data, its kernel and the volumes that its properties describe are ignored."""
     root = root_volume(request.block_devices)
     if root is not None and request.trusted_certs:
         raise exception.InvalidInput("trusted_image_certificates are not for servers that boot from volumes.")

@@ -47,7 +47,7 @@ def with_devices_of(image: Image, requested: Sequence[BlockDevice], most: int) -
                                       if value is not None}, {}))
         except exception.InvalidInput as error:
             raise exception.ImageUnacceptable(image_id=image.id, reason=error.message) from error
-    # The volumes of the image replace the request's device for the image itself.
+    # Drop the request's local disk with source_type image: the image has no data of its own, but volumes.
     devices = [*(device for device in described if device.device_name not in instead),
                *(device for device in requested if device.is_volume or device.source != "image")]
     if root_volume(devices) is None:
@@ -95,7 +95,7 @@ def _name(given: str | None) -> str | None:
 
 
 def _check_volume(device: BlockDevice) -> None:
-    # Hosts connect volumes of Cinder as files (NFS) or over RBD only (nova.volume.cinder.host).
+    # Hosts connect volumes of Cinder only as files (NFS) or over RBD, so SCSI commands (lun) are impossible.
     if device.device_type == "lun" and CONF.volume.driver in (*EMBEDDED, "cinder"):
         raise exception.InvalidInput(_INVALID + "device_type=lun is not supported: the volumes of this cloud are files "
                                      "or RBD images, which do not support SCSI commands.")
@@ -117,7 +117,7 @@ def _check_volume(device: BlockDevice) -> None:
 
 
 def _check_snapshot(device: BlockDevice) -> None:
-    """Check a volume from a snapshot. If it has no size, its size will be that of the snapshot's volume."""
+    """Check a new volume from a snapshot. Its default size is that of the snapshot's volume."""
     if CONF.volume.driver in EMBEDDED:
         raise exception.InvalidInput(_INVALID + "snapshots of volumes are not available in this cloud.")
     if device.snapshot_id is None or not is_uuid(device.snapshot_id):
@@ -171,8 +171,8 @@ def _old_device(item: Mapping[str, Any]) -> BlockDevice:
 
 
 def _choose_root(devices: Sequence[BlockDevice], wanted: Mapping[str, Any]) -> None:
-    """Make the volume vda, or else the first volume, the root disk if there is no image, since block_device_mapping has
-    no boot_index."""
+    """Set boot_index, which block_device_mapping does not have. If the request has no image, the root disk is the
+    volume with the device name vda, or else the first volume."""
     volumes = [device for device in devices if device.is_volume]
     if volumes and not wanted.get("imageRef"):
         root = next((device for device in volumes if device.device_name in _ROOT_NAMES), volumes[0])

@@ -19,8 +19,8 @@ from nova.service.fair_pool import FairSemaphore
 
 _encode = msgspec.json.Encoder().encode
 
-# Pages with a limit above this number of servers are long. This process renders two long pages at a time; the others
-# wait. A page that has waited a second for its conductor no longer delays others.
+# Pages with a limit above this number of servers are long. Each process creates two long pages at a time; further
+# long pages wait. A page that takes over a second (slow conductor) gives its slot to a waiting page.
 _LONG = 100
 _LONG_PAGES = FairSemaphore(2, stalled_after=1.0)
 
@@ -69,7 +69,7 @@ _FOR_ALL = {
 _PAGING = frozenset({"limit", "marker", "sort_key", "sort_dir"})
 _OTHERWISE_HANDLED = frozenset({"status", "all_tenants", "changes-since", "changes-before", "deleted", "project_id",
                                 "tenant_id", *_PAGING})
-# Filters on columns with small numbers: no server can match another value.
+# Filters on columns with numbers of at most 9 digits. No server matches a filter with any other value.
 _NUMBERS = frozenset({"launch_index", "power_state", "progress"})
 _SMALL_NUMBER = re.compile("[0-9]{1,9}")
 

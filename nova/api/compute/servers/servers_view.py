@@ -178,7 +178,7 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
 
 
 def _keys(column: int, changes: Mapping[str, int | None] | None = None) -> list[Out]:
-    """Return the keys of a view. ``column``: 0 show, 1 detail, 2 response to PUT; ``changes``: other versions."""
+    """Return the keys of a view. ``column``: 0 show, 1 detail, 2 PUT; ``changes``: replaced versions by key."""
     rows = [(row[:3], (changes or {}).get(row[0], row[3:][column])) for row in _TABLE]
     return [Out(*key, since=since) for key, since in rows if since is not None]
 

@@ -1,4 +1,4 @@
-"""Consoles: URLs of a server's screen or serial port for browsers, targets of their tokens, and the console log."""
+"""Consoles: URLs of screens and serial ports for browsers, the addresses behind console tokens, and the console log."""
 
 import re
 from typing import Any
@@ -28,7 +28,7 @@ _OLD = Object({"console": Object({"type": STRING, "url": STRING})})
 _ERRORS = (409, 501)
 
 
-# --- a URL -----------------------------------------------------------------------------------------
+# --- URLs of consoles -----------------------------------------------------------------------------------------
 @accepts(body=Object({"remote_console": Field(_REMOTE, required=True)}), answer=_CREATED, errors=_ERRORS)
 def create(req: Request) -> dict[str, Any]:
     """Open a console of a running server; its URL is valid for [consoleauth]token_ttl seconds."""
@@ -96,7 +96,7 @@ def _address(req: Request, server: Instance, console_type: str) -> console.Conso
 
 
 def url_with(base: str, token: str, console_type: str) -> str:
-    """Return the base URL with the token; for noVNC the token is a part of the parameter path (of the WebSocket)."""
+    """Return the base URL with the token. For noVNC the parameter ``path`` (of the WebSocket) contains the token."""
     parts = urlsplit(base)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     if console_type == console.NOVNC:
@@ -106,7 +106,7 @@ def url_with(base: str, token: str, console_type: str) -> str:
     return urlunsplit(parts._replace(query=urlencode(query)))
 
 
-# --- a token ---------------------------------------------------------------------------------------
+# --- console tokens ---------------------------------------------------------------------------------------
 TOKEN = View([
     Out("instance_uuid", STRING),
     Out("host", STRING, lambda shown, _req: shown.address.host),
@@ -125,7 +125,7 @@ def show_token(req: Request) -> console.Console:
     return req.clients.consoles.get(req.ctx, console.digest(req.params["id"]))
 
 
-# --- the log ---------------------------------------------------------------------------------------
+# --- console log ---------------------------------------------------------------------------------------
 # Control characters that are removed from logs, because they disturb terminals and parsers. Tab and line feed stay.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

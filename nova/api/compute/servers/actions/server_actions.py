@@ -15,7 +15,7 @@ from nova.objects.servers.guest import password_items, password_of
 
 _SERVERS = "os_compute_api:servers:"
 _LOCK = "os_compute_api:os-lock-server:"
-# Seconds that a response waits for the guest agent to change a password (202 after that), and between two polls.
+# Seconds that a response waits for the guest agent to change a password (then 202), and seconds between two polls.
 _PASSWORD_WAIT, _PASSWORD_POLL = 15.0, 0.1
 
 
@@ -88,7 +88,7 @@ def reset_state(req: Request) -> None:
     """Set the state of a server in the database to active or error."""
     authorize(req, "os_compute_api:os-admin-actions:reset_state")
     if not req.ctx.is_admin:
-        get(req)  # A policy may allow other callers to reset states, but only of servers that they can see.
+        get(req)  # A policy may allow this to non-administrators, but only for servers that they can see.
     req.clients.servers.reset_state(req.ctx, server_id(req), req.body["os-resetState"]["state"])
 
 

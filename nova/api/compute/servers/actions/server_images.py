@@ -13,7 +13,7 @@ from nova.api.validation.fields import Field, Object, Plain, only
 from nova.api.validation.types import METADATA, NAME, STRICT_NAME, STRING
 from nova.conf import CONF
 
-# Seconds that a response waits until its image, whose URL is in the Location header, is visible; and between two polls.
+# Seconds that a response waits until the image in its Location header is visible, and seconds between two polls.
 _TIMEOUT, _PAUSE = 5.0, 0.05
 # Number of polls between two checks whether the action has ended without an image.
 _CHECKS = 10

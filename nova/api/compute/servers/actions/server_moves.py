@@ -40,7 +40,7 @@ def resize(req: Request) -> None:
         operate(req, "resize", {"flavor_id": flavor_id, "disk_config": wanted.get("OS-DCF:diskConfig")})
 
 
-# A missing migration is 400, not 404, because the URL exists.
+# The response for a missing migration is 400, not 404, because the URL exists.
 confirm_resize = simple("confirmResize", "confirm_resize", _SERVERS + "confirm_resize",
                         "Confirm a resize or cold migration; the old guest is removed.",
                         invalid=(exception.MigrationNotFound,))
@@ -70,7 +70,7 @@ _AUTO = Plain(type=["boolean", "string"], enum=[*BOOLEAN.schema(0)["enum"], "aut
 def live_migrate(req: Request) -> None:
     """Migrate a running server to another host.
 
-    Before 2.34 the response waits for the checks of both hosts, and is 400 if no host can take the server."""
+    Before 2.34 the response waits for the checks of source and destination. Its status is 400 if no host fits."""
     authorize(req, _LIVE)
     wanted = req.body["os-migrateLive"]
     host, block = wanted["host"], wanted["block_migration"]

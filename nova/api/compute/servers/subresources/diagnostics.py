@@ -64,7 +64,7 @@ class _ViewContext:
 
     def __init__(self, req: Request, server: Instance) -> None:
         self.version, self.threads = req.version, 1
-        # Keep 1 if the topology is invalid: such a server has never run on a hypervisor that assigns CPUs.
+        # Keep 1 thread if the topology is invalid: no hypervisor that assigns CPUs has ever run such a server.
         with contextlib.suppress(exception.InvalidInput):
             if (arranged := topology(Properties.of(server))) is not None:
                 self.threads = arranged.threads

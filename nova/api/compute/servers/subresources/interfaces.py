@@ -74,7 +74,7 @@ def create(req: Request) -> VIF:
 
 
 def _attached(req: Request, wanted: dict[str, Any]) -> VIF:
-    """Attach an interface and return it. Wait for an external service, which creates it only after the acceptance."""
+    """Attach an interface and return it. Wait if an external network service is still creating it."""
     accepted = operate(req, "attach_interface", wanted)
     vif = msgspec.convert(accepted.answer, VIF)
     if vif.id:
@@ -104,7 +104,7 @@ def add_fixed_ip(req: Request) -> None:
 
 @accepts(body=only("removeFixedIp", Object({"address": Field(IP, required=True)})), errors=(409,))
 def remove_fixed_ip(req: Request) -> None:
-    """Remove an address from a server by detaching the interface, which must have no other address of this version."""
+    """Remove an address by detaching its interface, which must have no other address of this IP version."""
     server = authorized_get(req, _MULTINIC + "remove")
     address = plain_ip.address(req.body["removeFixedIp"]["address"])
     vif = next((vif for vif in server.network_info if str(address) in vif.addresses()), None)
