@@ -96,44 +96,38 @@ class ConsoleReader:
                 retries[uuid] = 0.0
             now = time.monotonic()
             for uuid in [uuid for uuid, due in retries.items() if due <= now]:
+                retries[uuid] = time.monotonic() + _RETRY_INTERVAL
                 try:
-                    is_done = self._open(uuid)
+                    self._open(uuid)
+                    del retries[uuid]
                 except exception.NovaException as error:
                     LOG.warning("Cannot read the consoles of containers from libvirt, retrying: %s", error)
-                    is_done = False
                 except (libvirt.libvirtError, OSError) as error:
                     LOG.info("[instance: %s] Cannot read the container's console, retrying: %s", uuid, error)
-                    is_done = False
-                if is_done:
-                    del retries[uuid]
-                else:
-                    retries[uuid] = time.monotonic() + _RETRY_INTERVAL
 
-    def _open(self, uuid: str) -> bool:
+    def _open(self, uuid: str) -> None:
         """Open the terminal of a running container of this host, unless it is open. "": queue all running containers.
-        Return True; after an exception the caller repeats the call."""
+        The caller repeats the call after an exception."""
         if not uuid:
             active = self._host.call(lambda connection: [
                 domain.UUIDString() for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)])
             for active_uuid in active:
                 self._requests.put(active_uuid)
-            return True
+            return
         place = directories.directory(uuid)
         recorded = directories.owner(place)
         with self._lock:
-            if uuid in self._terminals:
-                return True
-            if recorded is None or recorded.host != self._owner:
-                return True
+            if uuid in self._terminals or recorded is None or recorded.host != self._owner:
+                return
         with contextlib.ExitStack() as opened:
             log = _Log(disks.console_log(uuid))  # Open it first: without a log, output in the stream would be lost.
             opened.callback(log.close)
             try:
                 stream = self._host.call(lambda connection: _open_terminal(connection, uuid), uuid)
             except exception.GuestNotFound:
-                return True
+                return
             if stream is None:
-                return True
+                return
             opened.callback(stream.abort)
             listener = self._listen(uuid)
             if listener is not None:
@@ -141,7 +135,6 @@ class ConsoleReader:
             with self._lock:
                 self._terminals[uuid] = _Terminal(uuid, stream, log, listener, self._ended)
             opened.pop_all()
-        return True
 
     def _listen(self, uuid: str) -> socket.socket | None:
         if not CONF.serial_console.enabled:
