@@ -49,7 +49,7 @@ def test_completed_merge_is_detected(top, base, left):
 
 @pytest.mark.parametrize(("top", "base", "why"), [
     ("c", "a", "writes to c"), ("a", "b", "is not an overlay of"), ("a", "a", "is not an overlay of"),
-    ("c", None, "writes to c"), ("x", None, "does not have x"), ("b", "x", "does not have x")])
+    ("c", None, "writes to c"), ("x", None, "the guest lacks x"), ("b", "x", "the guest lacks x")])
 def test_impossible_merge_is_reported(top, base, why):
     with pytest.raises(exception.VolumeSnapshotFailed, match=why):
         is_merged("v", FILES, top, base)
