@@ -260,7 +260,7 @@ def test_invalid_volume_snapshots_and_merges_are_refused(driver: LibvirtDriver, 
     with pytest.raises(exception.VolumeSnapshotFailed, match=r"volume\.1"):
         driver.volume_files.snapshot(instance, new)
     assert driver.volume_files.names(instance, new) == ["volume"]
-    with pytest.raises(exception.VolumeSnapshotFailed, match="does not have"):
+    with pytest.raises(exception.VolumeSnapshotFailed, match="the guest lacks"):
         driver.volume_files.merge(instance, new, "volume.1", "volume.0", NEVER)
     libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "destroy", instance.uuid)
     with pytest.raises(exception.GuestNotRunning):
