@@ -94,6 +94,8 @@ class HotplugRole(Role):
                     self._guests.on_domain(uuid, lambda domain: domain.detachDeviceFlags(text_of(item), _CONFIG))
         except exception.GuestNotFound:
             LOG.debug("[instance: %s] The instance has no guest to detach %s from", uuid, name)
+        except libvirt.libvirtError as error:
+            raise exception.DeviceDetachFailed(device=name, reason=error.get_error_message()) from error
 
     def _detach_live(self, uuid: str, name: str, find: Finder) -> None:
         """Request the removal repeatedly until the guest releases the device. The guest's lock is held only during a
